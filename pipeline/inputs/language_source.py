@@ -20,15 +20,13 @@ from pipeline.graph.language.names import TEMPLATE, TOKENIZER
 from pipeline.graph.shapes.axes import model_axes
 from pipeline.model import StageRequest, StageResult
 
-NAMED = ("bos_token", "eos_token")
-
 
 @dataclass(frozen=True)
 class LanguageSource:
     """Sizes and weights, the texts of tokenizer.json and of the chat template, and special tokens.
 
     `stops` are the tokens that end an answer. `bos` begins every text if it is not None. `named` has the texts of the
-    tokens that a chat template calls by the names in :data:`NAMED`.
+    tokens that a chat template calls by the names in :data:`pipeline.runtime.chat_template.TOKEN_NAMES`.
     """
 
     hyper: Hyper

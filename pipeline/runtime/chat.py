@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .chat_engines import ChatConfig, ChatEngine
+from .chat_template import TOKEN_NAMES, TemplateRefusedError, render
 from .errors import ArgumentError, InputError, LoadError
 
 TOKENIZER, TEMPLATE = "tokenizer.json", "chat_template.jinja"
@@ -108,24 +109,20 @@ class Chat:
             yield token
 
     def _rendered(self, template: str, messages: Sequence[dict[str, str]]) -> str:
-        sandbox, jinja2 = _package("jinja2.sandbox"), _package("jinja2")
-        environment = sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-
-        def refuse(message: str) -> None:
-            raise jinja2.TemplateError(message)
-
-        environment.globals["raise_exception"] = refuse
-        environment.globals["strftime_now"] = time.strftime
+        _package("jinja2")
         config = self._folder / "tokenizer_config.json"
         named = json.loads(config.read_text("utf-8")) if config.is_file() else {}
-        names = {name: named.get(name, "") for name in ("bos_token", "eos_token")}
+        tokens = {name: text for name in TOKEN_NAMES if isinstance(text := named.get(name), str)}
         try:
-            made = environment.from_string(template).render(messages=[*messages], add_generation_prompt=True, **names)
-        except (jinja2.TemplateError, TypeError, ValueError, RecursionError) as error:
+            return render(template, messages, tokens, time.strftime, answer=True)
+        except TemplateRefusedError as error:
+            what = "is not valid" if error.broken else "does not take the conversation"
             raise InputError(
-                "the model's template does not take the conversation", where=TEMPLATE, why=str(error)
+                f"the model's chat template {what}",
+                where=TEMPLATE,
+                why=str(error),
+                next="give the tokens to chat.generate()" if error.broken else "change chat.messages as it says",
             ) from error
-        return str(made)
 
     def _load_tokenizer(self) -> None:
         if self._tokenizer is None:

@@ -179,6 +179,7 @@ def tiny_metadata(sizes: TinySizes, architecture: str = "llama") -> dict[str, Va
         f"{architecture}.attention.head_count_kv": sizes.kv_heads,
         f"{architecture}.attention.layer_norm_rms_epsilon": 1e-5,
         f"{architecture}.rope.freq_base": 10000.0,
+        **({"gemma3.attention.sliding_window": 1024} if architecture == "gemma3" else {}),
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "smollm",
         "tokenizer.ggml.tokens": tokens,

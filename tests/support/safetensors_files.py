@@ -82,9 +82,9 @@ def tiny_config(sizes: TinySizes, vocabulary: int, architecture: str) -> dict[st
         "max_position_embeddings": 2048,
         "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0,
-        "rope_local_base_freq": 10000.0,
+        **({"rope_local_base_freq": 10000.0} if architecture == "gemma3" else {}),
         "tie_word_embeddings": True,
-        "hidden_act": "gelu_pytorch_tanh" if architecture == "gemma3" else "silu",
+        **({"query_pre_attn_scalar": sizes.head_dim} if architecture == "gemma3" else {"hidden_act": "silu"}),
         "eos_token_id": [265],
     }
 

@@ -150,7 +150,18 @@ class GraphBuilder:
         return tensor
 
     def model(self, name: str) -> bytes:
-        """The graph as a serialized ONNX model without weights."""
+        """The graph as a serialized ONNX model without weights.
+
+        Raises:
+            ModelError: the source has tensors that the graph does not read: with them it is another model.
+        """
+        if unread := sorted(self.weights.unread()):
+            more = f", and {len(unread) - 8} more" if len(unread) > 8 else ""
+            raise ModelError(
+                f"the source has {len(unread)} tensor(s) that architecture {self.hyper.architecture!r} does not have",
+                why=f"they are not read: {', '.join(repr(each[:100]) for each in unread[:8])}{more}",
+                remedy="take a file whose architecture is as its name says, or bring an ONNX export of this model",
+            )
         graph = helper.make_graph(self.nodes, name, self._inputs, self._outputs, list(self.initializers.values()))
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=11)
         return bytes(model.SerializeToString(deterministic=True))

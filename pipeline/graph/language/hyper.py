@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -52,6 +52,9 @@ class Weights(Protocol):
 
     def pieces(self, name: str) -> Pieces:
         """The elements of a tensor as float32; of norms what they multiply by."""
+
+    def unread(self) -> Iterable[str]:
+        """The source's own names of tensors that nobody has asked for, and that may change what the model computes."""
 
 
 def checked_size(found: float | None, key: str, where: str) -> int:

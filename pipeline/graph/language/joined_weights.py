@@ -8,6 +8,7 @@ Each is a few rows of what is stored, and stays where it is.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from pipeline.graph.files.stored_form import StoredWeight
@@ -49,6 +50,10 @@ class JoinedWeights:
         """The elements of a tensor."""
         joined, _, count = self._place(name)
         return self.stored(name).pieces() if count else self._weights.pieces(joined)
+
+    def unread(self) -> Iterable[str]:
+        """The source's own names of tensors that nobody has asked for."""
+        return self._weights.unread()
 
     def _rows(self, joined: str, count: int) -> int:
         return sum(rows for _, rows in self._of_attention.values()) if "attn_qkv" in joined else 2 * count

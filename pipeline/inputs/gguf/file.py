@@ -136,8 +136,21 @@ def read_gguf(path: Path) -> GgufFile:
         alignment = metadata.get("general.alignment", _ALIGNMENT)
         if not isinstance(alignment, int) or alignment not in [1 << bit for bit in range(3, 17)]:
             raise _refused(path.name, f"general.alignment is {alignment!r}, not a power of two from 8 to 65536")
+        _check_whole(path.name, metadata)
         tensors = _directory(reader, tensor_count, alignment)
     return GgufFile(path, metadata, tensors)
+
+
+def _check_whole(name: str, metadata: Mapping[str, Value | StoredArray]) -> None:
+    """Refuse a part of a model that `llama-gguf-split` cut into several files."""
+    parts, part = metadata.get("split.count", 1), metadata.get("split.no", 0)
+    if parts != 1:
+        number = part + 1 if isinstance(part, int) else part
+        raise ModelError(
+            f"{name} is part {number} of {parts} of a model",
+            why="by 'split.count' of its metadata the other parts are in files of their own, which are not read",
+            remedy="join the parts with llama.cpp's 'llama-gguf-split --merge', part 1 first, and name the result",
+        )
 
 
 class _Reader:

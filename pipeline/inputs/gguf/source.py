@@ -6,8 +6,12 @@ from pathlib import Path
 
 from pipeline.inputs.gguf.file import GgufFile, read_gguf
 from pipeline.inputs.gguf.language import GgufWeights, hyper_of
-from pipeline.inputs.gguf.tokenizer import special, stops, tokenizer_json
-from pipeline.inputs.language_source import NAMED, LanguageSource
+from pipeline.inputs.gguf.tokenizer import begins, special, stops, tokenizer_json
+from pipeline.inputs.language_source import LanguageSource
+from pipeline.runtime.chat_template import TOKEN_NAMES
+
+_CALLED = {"unk_token": "unknown", "pad_token": "padding"}
+"""Names of GGUF that differ from those of transformers."""
 
 
 def gguf_source(path: Path) -> LanguageSource:
@@ -18,16 +22,13 @@ def gguf_source(path: Path) -> LanguageSource:
     """
     file = read_gguf(path)
     hyper = hyper_of(file)
-    begins = file.flag("tokenizer.ggml.add_bos_token")
-    if begins is None:
-        begins = file.text("tokenizer.ggml.model") == "llama"
     return LanguageSource(
         hyper=hyper,
         weights=GgufWeights(file, hyper),
         tokenizer=tokenizer_json(file),
         template=file.text("tokenizer.chat_template"),
         stops=stops(file),
-        bos=special(file, "bos") if begins else None,
+        bos=special(file, "bos") if begins(file) else None,
         pad=special(file, "padding"),
         named=_named(file),
     )
@@ -35,5 +36,5 @@ def gguf_source(path: Path) -> LanguageSource:
 
 def _named(file: GgufFile) -> dict[str, str]:
     tokens = file.strings("tokenizer.ggml.tokens")
-    numbers = {name: special(file, name.removesuffix("_token")) for name in NAMED}
+    numbers = {name: special(file, _CALLED.get(name, name.removesuffix("_token"))) for name in TOKEN_NAMES}
     return {name: tokens[at] for name, at in numbers.items() if at is not None and at < len(tokens)}

@@ -6,11 +6,12 @@ from pathlib import Path
 
 from pipeline.errors import ModelError
 from pipeline.graph.language.names import TEMPLATE
-from pipeline.inputs.language_source import NAMED, LanguageSource
-from pipeline.inputs.safetensors.hyper import LARGEST_CONFIG, ModelConfigJson, hyper_of_config
+from pipeline.inputs.language_source import LanguageSource
+from pipeline.inputs.safetensors.hyper import LARGEST_CONFIG, ModelConfigJson, biased, hyper_of_config
 from pipeline.inputs.safetensors.index import CONFIG, TOKENIZER, TOKENIZER_CONFIG, read_object
 from pipeline.inputs.safetensors.tokenizer import TokenizerJson
-from pipeline.inputs.safetensors.weights import SafetensorsWeights, read_tensors
+from pipeline.inputs.safetensors.weights import OF_LAYER, OF_MODEL, SafetensorsWeights, read_tensors, same_bytes
+from pipeline.runtime.chat_template import TOKEN_NAMES
 
 GENERATION = "generation_config.json"
 """It may name more tokens that end an answer. It is read only if the config's `files` fetch it."""
@@ -35,6 +36,25 @@ def safetensors_source(path: Path) -> LanguageSource:
             why="by config.json its embeddings are not tied",
             remedy="fetch the files again; if they are whole, set tie_word_embeddings in config.json",
         )
+    head, table = tensors.get("lm_head.weight"), tensors.get(f"{OF_MODEL['token_embd']}.weight")
+    if tied and head is not None and table is not None and not same_bytes(head, table):
+        raise ModelError(
+            "the source has an output layer of its own, 'lm_head.weight', and says that its embeddings are tied",
+            where=path.name,
+            why="the two differ, so one of the two is not what the model was trained with",
+            remedy="set tie_word_embeddings in config.json to false if the output layer is right",
+        )
+    biases = biased(config)
+    missing = [
+        f"blk.0.{part}.bias" for part in sorted(biases) if f"model.layers.0.{OF_LAYER[part]}.bias" not in tensors
+    ]
+    if missing:
+        raise ModelError(
+            f"the source lacks biases: {', '.join(missing)}",
+            where=path.name,
+            why="config.json says that these matrices have biases",
+            remedy="fetch the files again; if they are whole, correct 'attention_bias' or 'mlp_bias' in config.json",
+        )
     tokenizer = TokenizerJson(folder / TOKENIZER)
     told = _said(folder / TOKENIZER_CONFIG)
     generation = _said(folder / GENERATION) if (folder / GENERATION).is_file() else ModelConfigJson({}, GENERATION)
@@ -47,13 +67,13 @@ def safetensors_source(path: Path) -> LanguageSource:
     pads = (*config.ids("pad_token_id"), *_named(tokenizer, told, "pad_token"))
     return LanguageSource(
         hyper=hyper,
-        weights=SafetensorsWeights(tensors, hyper.architecture, tied=tied),
+        weights=SafetensorsWeights(tensors, hyper.architecture, tied=tied, biases=biases),
         tokenizer=tokenizer.text,
         template=_template(folder, told),
         stops=tuple(sorted(stops)),
         bos=_bos(tokenizer, told, config),
         pad=pads[0] if pads else None,
-        named={name: text for name in NAMED if (text := _text(told, name))},
+        named={name: text for name in TOKEN_NAMES if (text := _text(told, name))},
     )
 
 
@@ -89,4 +109,6 @@ def _named(tokenizer: TokenizerJson, told: ModelConfigJson, name: str) -> tuple[
 
 
 def _text(told: ModelConfigJson, name: str) -> str | None:
-    return told.text(name) or told.inner(name).text("content")
+    found = told.values.get(name)
+    content = found.get("content") if isinstance(found, dict) else found
+    return content if isinstance(content, str) and content else None

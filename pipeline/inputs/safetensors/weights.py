@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,8 @@ from pipeline.inputs.safetensors.index import INDEX_SUFFIX, refused, weight_map
 
 _FORMS = {form.name: form for form in FORMATS.values() if form.elements == 1}
 """The types that weights may be stored in: F32, F16 and BF16."""
+_AT_ONCE = 1 << 22
+"""Bytes that are compared at once."""
 OF_MODEL: Mapping[str, str] = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
@@ -62,11 +64,18 @@ def read_tensors(path: Path) -> dict[str, SafeTensor]:
 
 
 class SafetensorsWeights:
-    """The tensors of a model as float32. With `tied`, the embedding table is also the weight of the output layer."""
+    """The tensors of a model as float32. With `tied`, the embedding table is also the weight of the output layer.
 
-    def __init__(self, tensors: Mapping[str, SafeTensor], architecture: str, *, tied: bool) -> None:
+    `biases` are the matrices of a layer that have a bias, which transformers does not read of others.
+    """
+
+    def __init__(
+        self, tensors: Mapping[str, SafeTensor], architecture: str, *, tied: bool, biases: frozenset[str]
+    ) -> None:
         self._tensors = tensors
         self._tied = tied
+        self._biases = biases
+        self._read: set[str] = set()
         self._gemma = architecture == "gemma3_text"
         self._of_layer = {**OF_LAYER, **OF_ARCHITECTURE.get(architecture, {})}
 
@@ -83,6 +92,7 @@ class SafetensorsWeights:
         """
         tensor = self._tensor(name)
         assert tensor is not None, "asked for its shape first"
+        self._read.add(tensor.name)
         form = _FORMS.get(tensor.dtype)
         if form is None:
             raise ModelError(
@@ -103,12 +113,25 @@ class SafetensorsWeights:
         # A norm of Gemma multiplies by one more than what is stored.
         return found.map(_one_more, found.dtype) if self._gemma and "norm" in name else found
 
+    def unread(self) -> Iterable[str]:
+        """The tensors of the files that nobody asked for, but those that follow from others.
+
+        Older checkpoints have the frequencies of the rotation (`inv_freq`), which transformers computes anew; a tied
+        head was held against the table when the source was opened.
+        """
+        for name in self._tensors:
+            tied = self._tied and name == "lm_head.weight"
+            if name not in self._read and not tied and not name.endswith(".rotary_emb.inv_freq"):
+                yield name
+
     def _tensor(self, name: str) -> SafeTensor | None:
         """The tensor that the builder calls `name`, such as `blk.0.attn_q.weight`."""
         stem, _, kind = name.rpartition(".")
         if stem.startswith("blk."):
             _, layer, part = stem.split(".", 2)
             own = self._of_layer.get(part)
+            if kind == "bias" and part not in self._biases:
+                return None
             return self._tensors.get(f"model.layers.{layer}.{own}.{kind}") if own else None
         if stem == "output" and self._tied:
             return None
@@ -117,3 +140,17 @@ class SafetensorsWeights:
 
 def _one_more(stored: NDArray[np.float32]) -> NDArray[np.float32]:
     return stored + np.float32(1)
+
+
+def same_bytes(one: SafeTensor, other: SafeTensor) -> bool:
+    """Whether two tensors are stored alike, element by element."""
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    with one.path.open("rb") as left, other.path.open("rb") as right:
+        left.seek(one.offset)
+        right.seek(other.offset)
+        for start in range(0, one.nbytes, _AT_ONCE):
+            count = min(_AT_ONCE, one.nbytes - start)
+            if left.read(count) != right.read(count):
+                return False
+    return True

@@ -18,9 +18,9 @@ from tokenizers import Tokenizer
 from pipeline.contracts.language import LanguageFacts
 from pipeline.errors import CalibrationError
 from pipeline.graph.language.names import ANSWER, TEMPLATE, TOKENIZER, TOKENS
-from pipeline.inputs.language_source import NAMED
 from pipeline.inputs.samples.lines import read_lines
 from pipeline.inputs.samples.request import Call, ReadRequest
+from pipeline.runtime.chat_template import TemplateRefusedError, render
 
 _FEWEST = 8
 _ROLES = ("system", "user", "assistant")
@@ -98,23 +98,15 @@ class Voice:
         """
         if self._template is None:
             return "\n".join(message["content"] for message in messages)
-        from jinja2 import TemplateError  # slow: few models converse
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-        environment.globals["raise_exception"] = _refuse
-        environment.globals["strftime_now"] = _DAY.strftime
-        names = {name: self._named.get(name, "") for name in NAMED}
         try:
-            made = environment.from_string(self._template).render(
-                messages=list(messages), add_generation_prompt=answer, **names
-            )
-        except (TemplateError, TypeError, ValueError, RecursionError, OverflowError) as error:
+            return render(self._template, messages, self._named, _DAY.strftime, answer=answer)
+        except TemplateRefusedError as error:
             raise CalibrationError(
-                "the model's chat template can't render a conversation", where=where, why=str(error),
-                remedy="change the conversation to roles that the template takes",
+                f"the model's chat template {'is not valid' if error.broken else 'refuses a conversation'}",
+                where=where, why=str(error),
+                remedy="correct chat_template in the source, or take a model whose template is valid" if error.broken
+                else "change the conversation in this line as the template says",
             ) from error  # fmt: skip
-        return str(made)
 
     def encode(self, messages: Sequence[Message], where: str = "", *, answer: bool = False) -> list[int]:
         """The tokens of a conversation; with `answer`, they end where the model's answer begins."""
@@ -139,10 +131,6 @@ def _first_answer(voice: Voice, messages: Sequence[Message], tokens: Sequence[in
     except CalibrationError:
         return None
     return len(prompt) if list(tokens[: len(prompt)]) == prompt and len(prompt) < len(tokens) else None
-
-
-def _refuse(message: str) -> None:
-    raise ValueError(message)
 
 
 def _no_chat(where: str, why: str) -> CalibrationError:

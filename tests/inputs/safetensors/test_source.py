@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def test_one_model_computes_the_same_from_either_form(architecture: str, shards:
     np.testing.assert_allclose(found, expected, atol=1e-4 if architecture == "gemma3" else 0)
     assert (ours.template, ours.bos, ours.pad) == (TEMPLATE, None, other.pad)
     assert {*ours.stops} == {*other.stops}
-    assert other.named == {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
+    assert other.named == {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
     assert ours.named == other.named
 
 
@@ -122,12 +123,113 @@ def test_windows_limit_the_context() -> None:
         ({"final_logit_softcapping": 30.0}, "caps its scores"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "scaled by 'yarn'"),
         ({"rope_theta": -1.0}, "base of its rotation"),
+        ({"rope_theta": "1e4"}, "'rope_theta' is '1e4', no finite number"),
+        ({"rms_norm_eps": True}, "'rms_norm_eps' is 'True'"),
+        ({"rope_scaling": "linear"}, "'rope_scaling' is no object"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "scaled between 0 and 0"),
+        ({"rope_scaling": {"factor": 8.0, "mrope_section": [1]}}, "key 'mrope_section'"),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 2e4}}}, "key 'full_attention'"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "a part of each head"),
+        ({"use_bidirectional_attention": True}, "it is an encoder"),
+        ({"is_causal": False}, "it is an encoder"),
+        ({"is_encoder_decoder": True}, "it has an encoder as well"),
+        ({"architectures": ["LlamaModel"]}, "it is saved as 'LlamaModel'"),
+        ({"architectures": ["LlamaForSequenceClassification"]}, "'LlamaForSequenceClassification'"),
+        ({"attention_multiplier": 0.5}, "its key 'attention_multiplier' is not known"),
+        ({"logits_scaling": 8.0}, "its key 'logits_scaling' is not known"),
+        ({"layer_types": ["chunked_attention", "full_attention"]}, "'layer_types' is no list of 2 kinds"),
     ],
 )
 def test_what_is_not_built_is_refused_by_name(changes: dict[str, Any], text: str) -> None:
     with pytest.raises(ModelError) as error:
         config_of(**changes)
     assert text in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"query_pre_attn_scalar": None}, "scores are scaled by 256, not 16"),
+        ({"rope_parameters": {"rope_theta": 1e6}}, "not of full_attention and sliding_attention"),
+        ({"rope_parameters": {"full_attention": {"partial_rotary_factor": 0.5}}}, "a part of each head"),
+        ({"rope_parameters": {"sliding_attention": {"rope_type": "yarn"}}}, "scaled by 'yarn'"),
+        ({"hidden_activation": "silu"}, "gated by 'silu'"),
+    ],
+)
+def test_what_is_not_built_of_gemma_is_refused_by_name(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(ModelError) as error:
+        config_of("gemma3", **changes)
+    assert text in str(error.value)
+
+
+def test_keys_that_are_left_out_have_the_values_of_transformers() -> None:
+    """Figures of `configuration_*.py` of transformers 5.24."""
+    shape = {"head_dim": None, "num_key_value_heads": None, "max_position_embeddings": None, "rms_norm_eps": None}
+    assert config_of("phi3", **shape).epsilon == 1e-5
+    assert config_of("llama", **shape).epsilon == 1e-6
+    assert (config_of("llama", **shape).context, config_of("phi3", **shape).context) == (2048, 4096)
+    assert config_of("qwen3", **{**shape, "num_attention_heads": 32}).head_dim == 128
+    mistral = config_of("mistral", **{**shape, "num_attention_heads": 16})
+    assert (mistral.kv_heads, mistral.head_dim, mistral.window) == (8, 4, 4096)
+    assert config_of("llama", **shape).kv_heads == 4
+    assert config_of("gemma3", rope_theta=None).rotations[""].theta == 1e6
+    scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    told = {**scaling, "original_max_position_embeddings": 2048}
+    assert config_of(rope_scaling=scaling) == config_of(rope_scaling=told)  # those of max_position_embeddings
+    assert config_of(rope_scaling=told, original_max_position_embeddings=64) != config_of(rope_scaling=told)
+
+
+EXTRA = {
+    "a norm of heads": "model.layers.0.self_attn.q_norm.weight",
+    "a bias that the config does not have": "model.layers.1.self_attn.o_proj.bias",
+    "a layer more": "model.layers.2.input_layernorm.weight",
+    "an adapter": "base_model.model.layers.0.self_attn.q_proj.lora_A.weight",
+    "a classifier": "score.weight",
+}
+
+
+@pytest.mark.parametrize("name", EXTRA.values(), ids=EXTRA)
+def test_a_tensor_that_is_not_read_is_refused_by_its_name(name: str, tmp_path: Path) -> None:
+    weights = tiny_folder(tmp_path)
+    write(tmp_path / "model.safetensors", {**renamed(weights, "llama"), name: np.ones(64, np.float32)})
+
+    with pytest.raises(ModelError, match=re.escape(name)):
+        logits(safetensors_source(tmp_path / "model.safetensors"), tmp_path)
+
+
+def test_frequencies_and_a_tied_head_follow_from_others(tmp_path: Path) -> None:
+    arrays = renamed(tiny_folder(tmp_path), "llama")
+    more = {
+        "lm_head.weight": arrays["model.embed_tokens.weight"],
+        "model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(8, np.float32),
+    }
+    expected = logits(safetensors_source(tmp_path / "model.safetensors"), tmp_path)
+    write(tmp_path / "model.safetensors", {**arrays, **more})
+    np.testing.assert_array_equal(logits(safetensors_source(tmp_path / "model.safetensors"), tmp_path), expected)
+
+    write(tmp_path / "model.safetensors", {**arrays, "lm_head.weight": 2 * more["lm_head.weight"]})
+    with pytest.raises(ModelError, match="says that its embeddings are tied"):
+        safetensors_source(tmp_path / "model.safetensors")
+
+
+def test_biases_are_those_that_the_config_has(tmp_path: Path) -> None:
+    weights = tiny_folder(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text("utf-8"))
+    (tmp_path / "config.json").write_text(json.dumps({**config, "attention_bias": True}), "utf-8")
+    with pytest.raises(ModelError, match=r"lacks biases: blk\.0\.attn_k\.bias"):
+        safetensors_source(tmp_path / "model.safetensors")
+
+    plain = renamed(weights, "llama")
+    sizes = {"q": 64, "k": 32, "v": 32, "o": 64}
+    biases = {
+        f"model.layers.{layer}.self_attn.{each}_proj.bias": np.full(size, 0.5, np.float32)
+        for layer in range(2)
+        for each, size in sizes.items()
+    }
+    write(tmp_path / "model.safetensors", {**plain, **biases})
+    found = logits(safetensors_source(tmp_path / "model.safetensors"), tmp_path)
+    write(tmp_path / "model.safetensors", {**plain, **{name: 0 * bias for name, bias in biases.items()}})
+    assert not np.allclose(found, logits(safetensors_source(tmp_path / "model.safetensors"), tmp_path))
 
 
 @pytest.mark.parametrize("place", ["../model.safetensors", "/etc/passwd", "a/b.safetensors", "b.bin", 3, None])
