@@ -62,6 +62,7 @@ def render(
 def _environment(date: Callable[[str], str]) -> Any:
     import jinja2
     from jinja2 import nodes
+    from jinja2.exceptions import SecurityError
     from jinja2.ext import Extension, loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -75,6 +76,24 @@ def _environment(date: Callable[[str], str]) -> Any:
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
             return nodes.Scope(body).set_lineno(line)
 
+    class Names(jinja2.utils.Namespace):
+        """Variables of a template. Names that begin with an underscore would reach what Python keeps of an object."""
+
+        def __init__(*given: Any, **names: Any) -> None:
+            first, *more = given
+            for name in dict(*more, **names):
+                Names._check(name)
+            jinja2.utils.Namespace.__init__(first, *more, **names)
+
+        def __setitem__(self, name: str, value: Any) -> None:
+            Names._check(name)
+            jinja2.utils.Namespace.__setitem__(self, name, value)
+
+        @staticmethod
+        def _check(name: object) -> None:
+            if isinstance(name, str) and name.startswith("_"):
+                raise SecurityError(f"a namespace cannot have the name {name!r}")
+
     def refuse(message: str) -> None:
         raise jinja2.TemplateError(message)
 
@@ -87,6 +106,7 @@ def _environment(date: Callable[[str], str]) -> Any:
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
     )
     environment.filters["tojson"] = to_json
+    environment.globals["namespace"] = Names
     environment.globals["raise_exception"] = refuse
     environment.globals["strftime_now"] = date
     return environment

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 from onnx import ModelProto
 
 from pipeline.graph.files.model_file import load_graph
@@ -44,3 +47,29 @@ def _python() -> Path:
     if given:
         return Path(given)
     return python_with(REQUIREMENTS, _FOLDER)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What transformers makes of folders: `logits` float32 [tokens, vocabulary] or an error each, and of templates."""
+
+    logits: Sequence[NDArray[np.float32] | str]
+    rendered: Sequence[str | Mapping[str, str]]
+
+
+def ask_transformers(
+    folders: Sequence[Path],
+    tokens: Sequence[int],
+    work: Path,
+    templates: Sequence[tuple[str, Sequence[Mapping[str, object]], bool]] = (),
+) -> Answers:
+    """The answers of :mod:`tests.support.ask_transformers`; `work` is a folder for what goes between."""
+    script = Path(__file__).with_name("ask_transformers.py")
+    asked = {"folders": [str(folder) for folder in folders], "tokens": [*tokens], "templates": [*templates]}
+    (work / "asked.json").write_text(json.dumps(asked), "utf-8")
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": ""}
+    run([str(_python()), "-W", "ignore", str(script), str(work / "asked.json"), str(work / "told.npz")], environment)
+    told = json.loads((work / "told.json").read_text("utf-8"))
+    with np.load(work / "told.npz", allow_pickle=False) as arrays:
+        found = [arrays[str(n)] if str(n) in arrays else told["errors"][str(n)] for n in range(len(folders))]
+    return Answers(found, told["rendered"])
