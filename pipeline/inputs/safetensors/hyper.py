@@ -286,7 +286,7 @@ def _window(config: ModelConfigJson, layers: int, family: _Family, name: str) ->
         return None
     if types is not None and {*types} == {_FULL} and name != "mistral":
         return None
-    if config.flag("use_sliding_window", name not in ("qwen2", "qwen3")) is False:
+    if name in ("qwen2", "qwen3") and not config.flag("use_sliding_window", False):  # others do not read it
         return None
     window = config.values.get("sliding_window", family.window)
     if window is None:

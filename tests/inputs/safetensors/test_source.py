@@ -98,6 +98,7 @@ def test_a_rotation_is_scaled_as_llama_3_does() -> None:
 
 def test_windows_limit_the_context() -> None:
     assert config_of("mistral", sliding_window=512).window == 512
+    assert config_of("mistral", sliding_window=512, use_sliding_window=False).window == 512
     assert config_of("qwen2", sliding_window=512).window is None
     assert config_of("qwen2", sliding_window=512, use_sliding_window=True).window == 512
     assert sorted(config_of("gemma3", num_hidden_layers=7).local) == [0, 1, 2, 3, 4, 6]
