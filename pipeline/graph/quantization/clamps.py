@@ -84,12 +84,16 @@ def hold_clamps(index: GraphIndex, assignment: Assignment, values: ValueEncoding
 
 
 def _is_overrun(index: GraphIndex, assignment: Assignment, values: ValueEncodings, clip: NodeProto) -> bool:
-    """Whether a Clip between constants computes in integers whose encoding reaches beyond one of them."""
-    kind = assignment.computes_in(clip)
-    bounds = [name for name in clip.input[1:] if name]
+    """Whether a Clip through zero computes in integers whose encoding reaches beyond one of its constant bounds.
+
+    Bounds beyond zero were taken out of it before (`split_clips`).
+    """
+    kind, bounds = assignment.computes_in(clip), [name for name in clip.input[1:] if name]
     if kind == FLOAT or not bounds or any(name not in index.initializers for name in bounds):
         return False
-    return assignment.stored_in(clip.output[0]) == kind and not _ends_there(index, values, clip, kind)
+    low, high = ((index.scalar(name) or 0.0) if name else 0.0 for name in [*clip.input[1:], ""][:2])
+    through_zero = low <= 0 <= high and assignment.stored_in(clip.output[0]) == kind
+    return through_zero and not _ends_there(index, values, clip, kind)
 
 
 def _write_out(added: Additions, clip: NodeProto) -> dict[str, str]:

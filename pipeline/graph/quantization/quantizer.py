@@ -33,6 +33,7 @@ from pipeline.graph.quantization.constant_encodings import ConstantEncodings
 from pipeline.graph.quantization.constant_store import ConstantStore, InModel
 from pipeline.graph.quantization.correlations import Correlations
 from pipeline.graph.quantization.headroom import with_headroom, with_padding
+from pipeline.graph.quantization.input_guards import rule_for_guards
 from pipeline.graph.quantization.operand_rules import PRODUCTS, Operand, operands
 from pipeline.graph.quantization.packed_tables import look_up
 from pipeline.graph.quantization.prepare_casts import prepare_casts
@@ -79,6 +80,7 @@ def quantize(
     index = GraphIndex(model, folder)
     _check_ranges(index, ranges)
     check_rules(index, scheme)
+    scheme = scheme.with_rules(rule_for_guards(index, ranges))
     shrunk = shrink_streams(index, ranges, scheme)
     if shrunk is not None:
         ranges, scheme = shrunk.ranges, shrunk.scheme

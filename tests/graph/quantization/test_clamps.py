@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,7 +57,7 @@ READERS = {
     "padded": ("y = Pad (a, pads, five)", "1,4,7,7"),
     "padded below": ("y = Pad (a, pads, less)", "1,4,7,7"),
 }  # fmt: skip
-CONSTANTS = {
+CONSTANTS: dict[str, Any] = {
     "w": of(4, 3, 3, 3) * np.float32(0.4), "v": of(4, 3, 3, 3) * np.float32(1.2), "t": of(3, 4, 3, 3) * np.float32(0.4),
     "column": np.full((4, 1, 1), 0.1, np.float32), "low": np.float32(-0.3), "high": np.float32(1.1),
     "zero": np.float32(0), "five": np.float32(5), "less": np.float32(-5), "much": of(1, 2, 6, 6) * np.float32(5),

@@ -167,6 +167,6 @@ def test_the_chip_takes_no_other_form(tmp_path: Path) -> None:
         assert chip.on_cpu == (form[0],) or chip.refused, form
     wrong = [norm(operator, of(*dims)) for operator, dims in WRONG]
     made = run_batch([model for model, _ in wrong], [feeds for _, feeds in wrong], tmp_path / "wrong")
-    for form, (model, feeds), chip in zip(WRONG, wrong, made, strict=True):
+    for case, (model, feeds), chip in zip(WRONG, wrong, made, strict=True):
         wanted = outputs(model, feeds)["y0"]
-        assert np.abs(chip.outputs[0] - wanted).max() > np.abs(wanted).max() / 2, form
+        assert np.abs(chip.outputs[0] - wanted).max() > np.abs(wanted).max() / 2, case
