@@ -15,10 +15,11 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from onnx import NodeProto
+from onnx import NodeProto, TensorProto
 
 from pipeline.contracts.scheme import FP16, Rule
-from pipeline.graph.ir.index import GraphIndex, is_float, is_op
+from pipeline.graph.ir.attributes import integer
+from pipeline.graph.ir.index import FLOATS, GraphIndex, is_float, is_op
 from pipeline.graph.ir.moves import MOVES_FIRST
 from pipeline.graph.quantization.ranges import Range
 
@@ -129,7 +130,7 @@ class _Walk:
                     self.raw[name] = replace(self.raw[first], form=self._moved(node, self.raw[first].form, at))
                 else:
                     self.tests[name] = replace(self.tests[first], form=self._moved(node, self.tests[first].form, at))
-        elif is_op(node, "Cast") and first in self.raw and is_float(self.index, node.output[0]):
+        elif first in self.raw and self._is_kept(node):
             self.raw[node.output[0]] = self.raw[first]
         elif is_op(node, "Concat") and names:
             self._join(node.output[0], [self.raw[name] for name in names], node.output[0])
@@ -148,6 +149,17 @@ class _Walk:
         for source in raw.sources:
             self.leaked.setdefault(source, set()).update(raw.hazards)
 
+    def _is_kept(self, node: NodeProto) -> bool:
+        """Whether a node casts floats, or clips what is then compared alone, as `compare_far_numbers` writes it."""
+        if is_op(node, "Cast"):
+            return integer(node, "to") in (*FLOATS, TensorProto.DOUBLE)
+        name = node.output[0]
+        return (
+            is_op(node, "Clip")
+            and name not in self.index.outputs
+            and all(is_op(node, *_COMPARES) for node in self.index.readers[name])
+        )
+
     def _join(self, result: str, parts: list[_Raw], form: Hashable) -> None:
         none = frozenset[str]()
         sources, hazards = none.union(*(part.sources for part in parts)), none.union(*(part.hazards for part in parts))
@@ -165,8 +177,8 @@ class _Walk:
     def _tested(self, node: NodeProto) -> _Test | None:
         """The test that a node is of a raw value; None if it is none."""
         raws = [self.raw.get(name) for name in node.input]
-        if is_op(node, "IsNaN") and raws[0] is not None:
-            return _Test(raws[0].form, frozenset([_NAN]))
+        if is_op(node, "IsNaN", "IsInf") and raws[0] is not None:
+            return _Test(raws[0].form, frozenset([_NAN] if is_op(node, "IsNaN") else []))
         if not is_op(node, *_COMPARES):
             return None
         first, second = raws

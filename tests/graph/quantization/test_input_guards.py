@@ -50,6 +50,15 @@ SENTINELS = {
     "or a number": GUARDED["or a number"],
     "below": "l = Less (x, far) v = Where (l, zero, x)",
     "equal": "l = Equal (x, missing) v = Where (l, zero, x)",
+    "either side": "l = Greater (far, x) v = Where (l, zero, x)",
+}
+BEYOND_FLOAT16 = {
+    "greater": ("n = Greater (x, huge) v = Where (n, zero, x)", 1e20),
+    "equal": ("n = Equal (x, huge) v = Where (n, zero, x)", 1e19),
+    "equal, below": ("n = Equal (x, tiny) v = Where (n, zero, x)", -3.4e38),
+    "less": ("n = Less (x, huge) v = Where (n, x, zero)", 1e20),
+    "or": ("l = LessOrEqual (x, tiny) n = IsNaN (x) o = Or (n, l) v = Where (o, zero, x)", -3.4e38),
+    "moved": ("r = Reshape (x, dims) n = Greater (r, huge) g = Where (n, zero, r) v = Reshape (g, back)", 1e20),
 }
 UNGUARDED = {
     "computed before": "s = Mul (x, five) n = IsNaN (s) v = Where (n, zero, s)",
@@ -61,7 +70,8 @@ UNGUARDED = {
 }
 CONSTANTS: dict[str, Any] = {
     "zero": np.float32(0), "five": np.float32(5), "less": np.float32(-5), "far": np.float32(-9000),
-    "missing": np.float32(-9999), "dims": np.array([4, 4]), "back": np.array([1, 16]), "start": np.array([0]),
+    "missing": np.float32(-9999), "huge": np.float32(1e19),
+    "tiny": np.float32(-3.4e38), "dims": np.array([4, 4]), "back": np.array([1, 16]), "start": np.array([0]),
     "end": np.array([1]), "w": RANDOM.normal(size=(16, 8)).astype(np.float32),
 }  # fmt: skip
 
@@ -95,10 +105,10 @@ def test_a_nan_that_is_computed_with_is_not_taken(form: str) -> None:
 
 
 def test_the_chip_gives_what_the_model_gives(tmp_path: Path) -> None:
-    cases = [(form, np.nan) for form in GUARDED] + [(form, -9999.0) for form in SENTINELS]
+    cases = [(body, np.nan) for body in GUARDED.values()] + [(body, -9999.0) for body in SENTINELS.values()]
+    cases += BEYOND_FLOAT16.values()
     models, feeds, wanted = [], [], []
-    for form, special in cases:
-        body = {**GUARDED, **SENTINELS}[form]
+    for body, special in cases:
         feed, seen = {"x": numbers(special)}, {"x": numbers(0)}
         wanted.append(outputs(build(body), feed)["y"])
         model = build(body)
