@@ -27,7 +27,7 @@ def test_far_numbers_are_compared_with_the_bound(operator: str, operands: str, n
     assert operators(model)["Clip"] == 1
     after = outputs(model, feed)["y"]
     # What is equal to the number counts as beyond it, and the other way round.
-    same = X == np.float32(number)
+    same = np.float32(number) == X
     np.testing.assert_array_equal(after[~same], before[~same])
     assert compare_far_numbers.apply(model, tmp_path) == 0
 
