@@ -31,7 +31,7 @@ _MOST = 64
 
 
 @dataclass(frozen=True)
-class Guards:
+class InputGuards:
     """The guards of a graph.
 
     `takes_nan` are the inputs in which a NaN never leaves its guard, `unguarded` the values that may hold one of them.
@@ -77,14 +77,14 @@ def rule_for_guards(index: GraphIndex, ranges: Mapping[str, Range]) -> list[Rule
     return [Rule(nodes=tuple(names), precision=FP16)] if names else []
 
 
-def input_guards(index: GraphIndex, ranges: Mapping[str, Range] | None = None) -> Guards:
+def input_guards(index: GraphIndex, ranges: Mapping[str, Range] | None = None) -> InputGuards:
     """The guards on the float inputs of a graph whose nodes are in topological order.
 
     With the measured `ranges`, also those against numbers beyond all that a guard lets through.
     """
     nodes = index.model.graph.node
     if not any(is_op(node, "Where") for node in nodes):
-        return Guards()
+        return InputGuards()
     walk = _Walk(index, ranges or {})
     for value in index.model.graph.input:
         if value.name not in index.initializers and is_float(index, value.name):
@@ -99,7 +99,7 @@ def input_guards(index: GraphIndex, ranges: Mapping[str, Range] | None = None) -
         name: raw.hazards.intersection(*[set[str]().union(*(kept[source] for source in raw.sources))])
         for name, raw in walk.raw.items()
     }
-    return Guards(
+    return InputGuards(
         frozenset(name for name, hazards in kept.items() if _NAN in hazards),
         frozenset(name for name, hazards in waiting.items() if _NAN in hazards),
         tuple(number for number, names in walk.read.items() if any(waiting[name] for name in names)),

@@ -7,8 +7,8 @@ Before and after::
 
 A group is one channel for the Reshape, as PyTorch itself exports it before opset 21. GroupNormalization ends the
 compiler's process (QNN EP 2.7), MeanVarianceNormalization is left to the CPU. As InstanceNormalization they have 77 and
-84 dB of SQNR in 16 bits. The result keeps its name. Left alone: scales that are
-computed for each group (before opset 21), and types other than float32.
+84 dB of SQNR in 16 bits. The result keeps its name. Left alone: scales that are computed for each group (before opset
+21), and types other than float32.
 """
 
 from __future__ import annotations

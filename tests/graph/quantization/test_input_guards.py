@@ -14,7 +14,7 @@ from onnx import ModelProto
 from pipeline.errors import CalibrationError
 from pipeline.graph.ir.index import GraphIndex
 from pipeline.graph.quantization.calibration import Calibration
-from pipeline.graph.quantization.input_guards import Guards, input_guards
+from pipeline.graph.quantization.input_guards import InputGuards, input_guards
 from pipeline.graph.quantization.observe import Observer
 from pipeline.graph.quantization.quantizer import quantize
 from pipeline.graph.quantization.ranges import Range
@@ -88,7 +88,7 @@ def numbers(special: float | None = None) -> NDArray[np.float32]:
     return x
 
 
-def guards(body: str) -> Guards:
+def guards(body: str) -> InputGuards:
     model = build(body)
     apply_all(model, Path())
     return input_guards(GraphIndex(model, Path()))
@@ -101,7 +101,7 @@ def test_a_guard_is_found(form: str) -> None:
 
 @pytest.mark.parametrize("form", UNGUARDED)
 def test_a_nan_that_is_computed_with_is_not_taken(form: str) -> None:
-    assert guards(UNGUARDED[form]) == Guards()
+    assert guards(UNGUARDED[form]) == InputGuards()
 
 
 def test_the_chip_gives_what_the_model_gives(tmp_path: Path) -> None:
