@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field
 from typing import Literal
 
 from pipeline.contracts.codec import Contract, left_out
@@ -31,9 +32,10 @@ class Facts(Contract):
     """`samples` has for each bucket how many samples it is the smallest for. One without any takes the others' ranges.
 
     `tensors` is how many values have a range. `narrowed` has, by the bits of an encoding such as "8", for how many of
-    them the method chose a range narrower than what was seen.
+    them the method chose a range narrower than what was seen. `seen` has the range of each float input, rounded.
     """
 
     samples: Mapping[str, int]
     tensors: int
     narrowed: Mapping[str, int]
+    seen: Mapping[str, tuple[float, float]] = field(default_factory=dict)

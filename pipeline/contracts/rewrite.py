@@ -39,9 +39,11 @@ class TooManyDims(Contract):
 class Facts(Signature):
     """`applied` has the number of places that each rewrite changed.
 
-    `too_many_dims` is the first value with more dims than HTP takes, so that only the CPU can compute it.
+    `takes_nan` has the inputs in which the model itself replaces a NaN. `too_many_dims` is the first value with more
+    dims than HTP takes, so that only the CPU can compute it.
     """
 
     nodes: int
     applied: Mapping[str, int]
     too_many_dims: TooManyDims | None = left_out()
+    takes_nan: tuple[str, ...] | None = left_out()

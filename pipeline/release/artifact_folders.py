@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pipeline.config.load import Auto, Bucket, LocalSource, ModelConfig, Quantization, Target
 from pipeline.config.quantization import FOR_SEARCH
-from pipeline.contracts import climb, context, export, ingest, quantize, rewrite
+from pipeline.contracts import calibrate, climb, context, export, ingest, quantize, rewrite
 from pipeline.errors import StoreError
 from pipeline.frozen import dataclass
 from pipeline.inputs.pins import pinned_revision
@@ -25,8 +25,8 @@ from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
 from pipeline.qnn import catalog
 from pipeline.release import engine_files
-from pipeline.release.id_ranges import with_ranges
 from pipeline.release.index import constants_of, text_of
+from pipeline.release.input_domains import with_domains
 from pipeline.report import report
 from pipeline.store.manifests import read_manifest
 
@@ -198,13 +198,16 @@ def _bucket(
 
 
 def _inputs(step: Step, bucket: Bucket, made: context.PartFacts, manifests: Mapping[str, Manifest]) -> list[Json]:
-    """The inputs of a context, with the range of those that are ids."""
+    """The inputs of a context, with their domains."""
     assert step.component is not None
     quantized = manifests.get(report.quantization(step))
     part = quantized.part(made.bucket) if quantized else None
     in_float = part.read(quantize.PartFacts.from_json).float_nodes if part else None
     tables = manifests[step.ingests[step.component]].read(ingest.Facts.from_json).tables
-    return with_ranges(made.inputs, tables or {}, in_float, _rewrites(step, bucket, manifests))
+    calibrated = manifests.get(f"calibrate:{step.config.name}/{step.component}")
+    seen = calibrated.read(calibrate.Facts.from_json).seen if calibrated else {}
+    takes_nan = _rewritten(step, bucket, manifests).takes_nan or ()
+    return with_domains(made.inputs, tables or {}, in_float, _rewrites(step, bucket, manifests), seen, takes_nan)
 
 
 def _forecasts(step: Step, bucket: Bucket, manifests: Mapping[str, Manifest]) -> Json:
@@ -291,8 +294,11 @@ def _quantization(step: Step, manifests: Mapping[str, Manifest]) -> dict[str, Js
 
 def _rewrites(step: Step, bucket: Bucket, manifests: Mapping[str, Manifest]) -> dict[str, Json]:
     """The rewrites that changed the model, each with the number of places."""
-    applied = manifests[report.of_bucket(step, "rewrite", bucket)].read(rewrite.Facts.from_json).applied
-    return {name: count for name, count in applied.items() if count}
+    return {name: count for name, count in _rewritten(step, bucket, manifests).applied.items() if count}
+
+
+def _rewritten(step: Step, bucket: Bucket, manifests: Mapping[str, Manifest]) -> rewrite.Facts:
+    return manifests[report.of_bucket(step, "rewrite", bucket)].read(rewrite.Facts.from_json)
 
 
 def _verification(step: Step, bucket: Bucket, manifests: Mapping[str, Manifest]) -> Json:

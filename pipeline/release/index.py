@@ -23,6 +23,10 @@ SIGNATURE = "release.dsse.json"
 SBOM = "sbom.cdx.json"
 RANGE = "range"
 """The member of an input that holds ids, in manifest.json and release.json: the least and the most that it may be."""
+SEEN = "seen"
+"""The member of an input of floats: the least and the most that calibration saw, in float16 what that holds."""
+NAN = "nan"
+"""The member of an input of floats: whether the model itself replaces a NaN."""
 UNLISTED = frozenset({INDEX, PROVENANCE, SIGNATURE})
 """Files that release.json can't list: itself, and those that hold its digest."""
 
@@ -100,8 +104,10 @@ def _component(
             raise _untold(name, given["name"], dims.index(None))
         padding = example["padding"].get(given["name"], 0)
         ranges = [bucket["inputs"][at][RANGE] for _, bucket in built if RANGE in bucket["inputs"][at]]
-        ids: dict[str, Json] = {RANGE: [max(least for least, _ in ranges), ranges[0][1]]} if ranges else {}
-        inputs.append({"name": given["name"], "dtype": given["dtype"], "dims": dims, "padding": padding, **ids})
+        domain = _floats(at, built)
+        if ranges:
+            domain[RANGE] = [max(least for least, _ in ranges), ranges[0][1]]
+        inputs.append({"name": given["name"], "dtype": given["dtype"], "dims": dims, "padding": padding, **domain})
     outputs: list[Json] = []
     for at, made in enumerate(example["outputs"]):
         rules: list[Json] = [dim.of_output() for dim in _dims("outputs", at, built, declared.outputs, fixed)]
@@ -127,6 +133,15 @@ def _component(
         **_engines(name, contexts),
         "buckets": listed,
     }
+
+
+def _floats(at: int, built: Sequence[tuple[Part, Bucket]]) -> dict[str, Json]:
+    """The domain of an input of floats in all contexts; empty for another input."""
+    found = [bucket["inputs"][at] for _, bucket in built if SEEN in bucket["inputs"][at]]
+    if not found:
+        return {}
+    low, high = max(each[SEEN][0] for each in found), min(each[SEEN][1] for each in found)
+    return {SEEN: [low, high], NAN: all(each[NAN] for each in found)}
 
 
 def _engines(name: str, contexts: Sequence[Part]) -> dict[str, Json]:

@@ -14,13 +14,14 @@ from .errors import (
     FormatError,
     InputError,
     LoadError,
+    RangeWarning,
     ReleaseError,
     RunError,
     TargetError,
     TooLongError,
 )
 from .release import Release
-from .report import Report, SessionReport
+from .report import InputReport, Report, SessionReport
 from .splitting import Splitter
 
 __all__ = [
@@ -31,7 +32,9 @@ __all__ = [
     "FallbackWarning",
     "FormatError",
     "InputError",
+    "InputReport",
     "LoadError",
+    "RangeWarning",
     "Release",
     "ReleaseError",
     "Report",

@@ -70,6 +70,10 @@ class FallbackWarning(UserWarning):
     """Something runs on the CPU that was meant for the NPU."""
 
 
+class RangeWarning(UserWarning):
+    """An input has numbers beyond all that the release was calibrated with."""
+
+
 def spelled(axes: Mapping[str, int]) -> str:
     """Axis lengths as messages show them: `sequence 140, batch 1`."""
     return ", ".join(f"{axis} {length}" for axis, length in axes.items()) or "no axes"

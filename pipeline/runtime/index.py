@@ -73,13 +73,19 @@ class Dim:
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input or an output. An input is padded with `padding`; if it holds ids, `range` is the least and the most."""
+    """An input or an output. An input is padded with `padding`; if it holds ids, `range` is the least and the most.
+
+    Of an input of floats, `seen` is the least and the most that the build saw, and `takes_nan` says whether the model
+    replaces a NaN itself; both are None in a release of before they were written.
+    """
 
     name: str
     dtype: np.dtype[np.generic]
     dims: tuple[Dim, ...]
     padding: float = 0
     range: tuple[int, int] | None = None
+    seen: tuple[float, float] | None = None
+    takes_nan: bool | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,7 +285,21 @@ def _tensor(entry: Field, axes: set[str]) -> Tensor:
     if not isinstance(value, int | float) or not _exact(value, kind):
         raise padding.wrong(f"a number of type {kind}")
     dims = tuple(_dim(dim, axes) for dim in entry.get("dims").items())
-    return Tensor(entry.get("name").text(), kind, dims, value, _range(entry.get("range"), kind))
+    ids, seen, nan = _range(entry.get("range"), kind), _seen(entry.get("seen"), kind), entry.get("nan")
+    if nan.value is not None and not isinstance(nan.value, bool):
+        raise nan.wrong("true or false")
+    return Tensor(entry.get("name").text(), kind, dims, value, ids, seen, nan.value)
+
+
+def _seen(entry: Field, kind: np.dtype[np.generic]) -> tuple[float, float] | None:
+    """The least and the largest value that the build saw of an input of floats; None if none is given."""
+    if entry.value is None:
+        return None
+    ends = [end.value for end in entry.items()]
+    numbers = [float(end) for end in ends if isinstance(end, int | float) and math.isfinite(end)]
+    if kind.kind != "f" or len(numbers) != 2 or len(ends) != 2 or numbers[0] > numbers[1]:
+        raise entry.wrong("the least and the most of an input of floats")
+    return numbers[0], numbers[1]
 
 
 def _range(entry: Field, kind: np.dtype[np.generic]) -> tuple[int, int] | None:

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from . import archive, contents
 from .chat import Chat
 from .contents import Contents
+from .domains import Domains
 from .errors import (
     ArgumentError,
     FallbackWarning,
@@ -48,6 +49,7 @@ class Release:
         self._placement = placement
         self._sessions = sessions
         self._fittings = {name: Fitting(component) for name, component in held.index.components.items()}
+        self._domains = {name: Domains(component) for name, component in held.index.components.items()}
         self._lock = threading.Lock()
         self._split = 0
 
@@ -125,8 +127,11 @@ class Release:
         Arrays must have the types and shapes that the component declares; outputs may be views of larger arrays. With a
         `splitter`, inputs longer than the largest bucket are run in its pieces.
 
+        A float input with numbers beyond all that the build saw is a :class:`RangeWarning`, once for each input.
+
         Raises:
-            InputError: the inputs are not the component's. TooLongError: they fit no bucket.
+            InputError: the inputs are not the component's, or hold a NaN or an infinity that it does not take.
+            TooLongError: they fit no bucket.
             DamagedError, LoadError: the session, made at the first use of a bucket, can't be made.
             RunError: the model failed, or returned something else than the release says.
             ClosedError: the release was closed.
@@ -153,6 +158,7 @@ class Release:
             if splitter is None:
                 raise
             return self._run_pieces(component, arrays, splitter)
+        self._domains[component].check(arrays)
         session = self._sessions.session(component, bucket)
         slot = self._sessions.slots[component][bucket]
         try:
@@ -228,6 +234,7 @@ class Release:
             verified=self._contents.verified,
             split=self._split,
             sessions=tuple(slot.report() for slots in self._sessions.slots.values() for slot in slots),
+            beyond=tuple(found for domains in self._domains.values() for found in domains.report()),
         )
 
     def close(self) -> None:

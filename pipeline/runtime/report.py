@@ -28,10 +28,24 @@ class SessionReport:
 
 
 @dataclass(frozen=True)
+class InputReport:
+    """An input of floats that had numbers beyond `seen`, all that the build saw: in how many runs, and from where to
+    where its numbers went in these.
+    """
+
+    component: str
+    name: str
+    seen: tuple[float, float]
+    runs: int
+    range: tuple[float, float]
+
+
+@dataclass(frozen=True)
 class Report:
     """An open release. `digest` is the SHA-256 of release.json; `verified` are files whose hashes were found right.
 
-    `why` is the reason for `device` and `target`; `split` is how many calls were run in pieces.
+    `why` is the reason for `device` and `target`; `split` is how many calls were run in pieces; `beyond` has the inputs
+    that had numbers beyond all that the build saw.
     """
 
     model: str
@@ -44,6 +58,7 @@ class Report:
     verified: tuple[str, ...]
     split: int
     sessions: tuple[SessionReport, ...]
+    beyond: tuple[InputReport, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """The report as plain values, for JSON."""
@@ -54,6 +69,11 @@ class Report:
         lines = [f"{self.model} {self.version} on {on}: {self.why}", f"  {self.folder}"]
         lines += [f"  {_line(session)}" for session in self.sessions]
         lines += [f"  {self.split} inputs were split"] if self.split else []
+        lines += [
+            f"  {each.component}, {each.name}: {each.runs} runs with numbers beyond {each.seen[0]:.6g} to"
+            f" {each.seen[1]:.6g}, from {each.range[0]:.6g} to {each.range[1]:.6g}"
+            for each in self.beyond
+        ]
         return "\n".join(lines)
 
 

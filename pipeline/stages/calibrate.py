@@ -86,6 +86,9 @@ def run(request: StageRequest) -> StageResult:
         samples={bucket: len(own) for bucket, own in placed.items()},
         tensors=len(ranges),
         narrowed={str(bits): len(chosen) for bits, chosen in sorted(ranges.chosen.items())},
+        seen={
+            given.name: (ranges[given.name].low, ranges[given.name].high) for given in inputs if given.name in ranges
+        },
     )
     return StageResult(facts.to_json())
 

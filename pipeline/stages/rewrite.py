@@ -20,7 +20,9 @@ from pipeline.graph.files.model_file import (
     signature,
     tensor_array,
 )
+from pipeline.graph.ir.index import GraphIndex
 from pipeline.graph.quantization import write_out_layers
+from pipeline.graph.quantization.input_guards import input_guards
 from pipeline.graph.rewrites import apply_all, separate_middles
 from pipeline.graph.shapes.too_many_dims import too_many_dims
 from pipeline.model import StageRequest, StageResult
@@ -48,5 +50,6 @@ def run(request: StageRequest) -> StageResult:
     known = signature(model)
     nodes = len(model.graph.node)
     deep = too_many_dims(model)
-    facts = Facts(inputs=known.inputs, outputs=known.outputs, nodes=nodes, applied=applied, too_many_dims=deep)
+    takes_nan = (*sorted(input_guards(GraphIndex(model, shaped.folder)).takes_nan),)
+    facts = Facts(known.inputs, known.outputs, nodes, applied, deep, takes_nan or None)
     return StageResult(facts.to_json(), reused)

@@ -14,8 +14,10 @@ from pipeline.contracts.samples import Facts, Params
 from pipeline.errors import CalibrationError
 from pipeline.graph.accuracy.own_rounding import looked_at, own_rounding_db
 from pipeline.graph.files.given_constants import constant_arrays
-from pipeline.graph.files.model_file import MODEL
+from pipeline.graph.files.model_file import MODEL, load_graph
+from pipeline.graph.ir.index import GraphIndex
 from pipeline.graph.language.names import TOKENS
+from pipeline.graph.quantization.input_guards import input_guards
 from pipeline.graph.shapes.buckets import axis_lengths, smallest_bucket
 from pipeline.inputs.samples import arrays, audio, chat, function, images, record, text
 from pipeline.inputs.samples.conform import Interface
@@ -131,6 +133,7 @@ def _read_request(request: StageRequest) -> ReadRequest:
                 constant_arrays(interfaces[component].constants),
                 interfaces[component].gone or (),
                 _middle(request, interfaces[component]),
+                _taking_nan(ingested[component].folder),
             )
             for component in ingested
         },
@@ -150,6 +153,11 @@ def _middle(request: StageRequest, facts: ingest.Facts) -> Middle | None:
         return None
     file = request.inputs["fetch"].folder / facts.begin.file
     return Middle(file, facts.begin.values, constant_arrays(facts.begin.constants))
+
+
+def _taking_nan(folder: Path) -> frozenset[str]:
+    """The inputs in which a component replaces a NaN itself."""
+    return input_guards(GraphIndex(load_graph(folder / MODEL), folder)).takes_nan
 
 
 def _empty(given: ReadRequest) -> CalibrationError:

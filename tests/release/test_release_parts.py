@@ -19,7 +19,7 @@ from pipeline.plan.workspace import Workspace
 from pipeline.release import commands, provenance, skipped
 from pipeline.release.archive import Member
 from pipeline.release.dims import Dim
-from pipeline.release.id_ranges import with_ranges
+from pipeline.release.input_domains import with_domains
 from pipeline.release.notices import notices
 from pipeline.release.sbom import sbom
 from tests.support.releases import index_of, payload
@@ -114,11 +114,20 @@ def test_ids_count_from_the_end_where_htp_does(
     dtype: str, floats: bool, in_float: tuple[str, ...] | None, rewrites: tuple[str, ...], expected: list[int]
 ) -> None:
     given = (TensorSpec("ids", dtype, (1, 8)), TensorSpec("mask", "int64", (1, 8)))
-    ids, mask = with_ranges(given, {"ids": Table(50, ("a", "b"), floats)}, in_float, rewrites)
+    ids, mask = with_domains(given, {"ids": Table(50, ("a", "b"), floats)}, in_float, rewrites, {}, ())
     assert isinstance(ids, dict)
     assert isinstance(mask, dict)
     assert ids["range"] == expected
     assert "range" not in mask
+
+
+def test_floats_have_the_range_of_calibration_or_of_float16() -> None:
+    given = (TensorSpec("x", "float32", (1, 8)), TensorSpec("h", "float16", (1, 8)))
+    x, h = with_domains(given, {}, (), (), {"x": (-1.5, 2.0)}, ("x",))
+    assert isinstance(x, dict)
+    assert isinstance(h, dict)
+    assert (x["seen"], x["nan"]) == ([-1.5, 2.0], True)
+    assert (h["seen"], h["nan"]) == ([-65504.0, 65504.0], False)
 
 
 def test_what_was_not_measured_is_a_skipped_gate() -> None:

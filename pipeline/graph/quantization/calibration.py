@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Collection, Mapping
 
 import numpy as np
@@ -57,7 +58,8 @@ class Calibration:
             CalibrationError: a value is NaN, infinite, or as large as a mask's filler; `where` names sample and bucket.
         """
         observed = {}
-        for name, array in observer.arrays(feeds):
+        for name, values in observer.arrays(feeds):
+            array = observer.without_nan(name, values)
             observed[name] = Range.of(array)
             if self._method_of(name) != MINMAX and observed[name].finite:
                 self._histograms.setdefault(name, Histogram()).add(array, valid)
@@ -65,7 +67,7 @@ class Calibration:
             if name in observed:
                 self._check(name, observed[name], observer, where)
         _merge(self._ranges, observed)
-        _merge(self._inputs, {name: Range.of(feeds[name]) for name in observer.inputs})
+        _merge(self._inputs, {name: Range.of(observer.without_nan(name, feeds[name])) for name in observer.inputs})
         self._samples += 1
 
     def join(self, other: Calibration) -> None:
@@ -80,7 +82,7 @@ class Calibration:
 
     def takes(self, observer: Observer, feeds: Arrays) -> bool:
         """Whether :meth:`add` would take a sample: whether no value of it is NaN, infinite or as large as a filler."""
-        return all(_is_plain(Range.of(array)) for _, array in observer.arrays(feeds))
+        return all(_is_plain(Range.of(observer.without_nan(*each))) for each in observer.arrays(feeds))
 
     def integers(self, observers: Mapping[str, Observer]) -> dict[str, Range]:
         """The range of every integer value of all buckets that is negative or beyond what float32 counts exactly."""
@@ -156,6 +158,14 @@ class Calibration:
                 where=f"node {label(node)}, {where}",
                 why="the graph marks with NaN what is not there, and integers have none",
                 remedy=cutting(ends) + "export the model with a number such as 0 in its place",
+            )
+        if node is None and not measured.finite:
+            raise CalibrationError(
+                f"input {name!r} holds {'NaN' if math.isnan(measured.low) else 'an infinity'}",
+                where=where,
+                why="an encoding holds numbers alone, and the model does not replace it before it computes with it",
+                remedy="give the number that is meant, here and in the application, or export the model with a guard on"
+                " the input itself, such as Where(IsNaN(x), 0, x); of infinities HTP can't tell",
             )
         raise CalibrationError(
             f"value {name!r} ranges {spelled} and can't be quantized",

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 
 from pipeline.contracts.scheme import ROOM
 from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.ir.recursion import Recursive
 from pipeline.graph.quantization.grown_means import grown_means
 from pipeline.graph.quantization.known_bounds import known_bounds
 from pipeline.graph.quantization.looked_up import looked_up
@@ -48,10 +49,10 @@ def with_headroom(
     have 16 bits.
     """
     chosen = dict(ranges.chosen) if isinstance(ranges, Ranges) else {}
-    already = chosen.get(_BITS, {})
+    already, bounds = chosen.get(_BITS, {}), _bounds(index)
     right = _right_operands(index)
     wider = {
-        name: _wider(measured, room * (_OF_RIGHT_OPERANDS if name in right else 1), _bounds(index, name))
+        name: _wider(measured, room * (_OF_RIGHT_OPERANDS if name in right else 1), bounds(name))
         for name, measured in ranges.items()
         if name not in already and name not in index.initializers
     }
@@ -64,7 +65,7 @@ def with_headroom(
                 wider[name] |= known
     encoded = {**wider, **already}
     for name, grown in grown_means(index, ranges, encoded, () if wide_products else right).items():
-        low, high = _bounds(index, name)
+        low, high = bounds(name)
         encoded[name] |= Range(max(grown.low, low), min(grown.high, high))
     return Ranges(ranges, {**chosen, _BITS: encoded})
 
@@ -80,9 +81,12 @@ def with_padding(index: GraphIndex, ranges: Mapping[str, Range]) -> Ranges:
     for node in index.model.graph.node:
         value = index.scalar(node.input[2]) if is_op(node, "Pad") and len(node.input) > 2 else None
         if value is not None and math.isfinite(value):
+            name = str(node.input[0])
+            while (maker := index.makers.get(name)) is not None and moves_data(index, maker):
+                name = str(maker.input[0])  # whose encoding it has
             for each in (wider, *chosen.values()):
-                if node.input[0] in each:
-                    each[node.input[0]] |= Range(value, value)
+                if name in each:
+                    each[name] |= Range(value, value)
     return Ranges(wider, chosen)
 
 
@@ -94,23 +98,41 @@ def _wider(measured: Range, room: float, bounds: tuple[float, float]) -> Range:
     return Range(low, high)
 
 
-def _bounds(index: GraphIndex, name: str) -> tuple[float, float]:
-    """Where a value ends. That of a Clip may be left to its encoding, so it is where the Clip says, not beyond.
+_Ends = tuple[float, float]
 
-    A logarithm ends at that of the floor below what it is taken of. Encodings of 16 bits make 0 of floors such as
-    1e-12: the logarithm is minus infinity then, and becomes the end of its encoding, which has to be the floor's.
+
+def _bounds(index: GraphIndex) -> Recursive[_Ends]:
+    """Where values end. That of a Clip may be left to its encoding, so it is where the Clip says, not beyond.
+
+    So does what moves or joins such values alone: in an encoding of its own, HTP would lose the Clip. A logarithm ends
+    at that of the floor below what it is taken of. Encodings of 16 bits make 0 of floors such as 1e-12: the logarithm
+    is minus infinity then, and becomes the end of its encoding, which has to be the floor's.
     """
-    node = index.maker(name, "Clip", "Log", *_BOUNDS)
-    if node is None:
-        return -math.inf, math.inf
-    if node.op_type == "Log":
-        floor = _floor(index, str(node.input[0]))
-        return math.log(floor) if floor > 0 else -math.inf, math.inf
-    if node.op_type in _BOUNDS:
-        return _BOUNDS[node.op_type]
-    given = [*node.input[1:], "", ""][:2]
-    low, high = (index.scalar(bound) if bound else end for bound, end in zip(given, (-math.inf, math.inf), strict=True))
-    return low if low is not None else 0.0, high if high is not None else 0.0
+
+    def find(name: str) -> _Ends:
+        node = index.makers.get(name)
+        if node is None:
+            return -math.inf, math.inf
+        if moves_data(index, node):
+            return found(str(node.input[0]))
+        if is_op(node, "Concat"):
+            each = [found(given) for given in node.input if given not in index.initializers]
+            return min((low for low, _ in each), default=0.0), max((high for _, high in each), default=0.0)
+        if is_op(node, "Log"):
+            floor = _floor(index, str(node.input[0]))
+            return math.log(floor) if floor > 0 else -math.inf, math.inf
+        if is_op(node, *_BOUNDS):
+            return _BOUNDS[node.op_type]
+        if not is_op(node, "Clip", "Relu"):
+            return -math.inf, math.inf
+        least, most = found(str(node.input[0]))
+        given = [*node.input[1:], "", ""][:2]
+        low = (index.scalar(given[0]) or 0.0) if given[0] else 0.0 if is_op(node, "Relu") else -math.inf
+        high = (index.scalar(given[1]) or 0.0) if given[1] else math.inf
+        return min(max(least, low), high), min(max(most, low), high)
+
+    found = Recursive(find)
+    return found
 
 
 def _floor(index: GraphIndex, name: str) -> float:

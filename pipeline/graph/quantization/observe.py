@@ -17,6 +17,7 @@ from pipeline.graph.files.model_file import load_graph
 from pipeline.graph.ir.index import FLOATS, GraphIndex
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.traverse import reads
+from pipeline.graph.quantization.input_guards import input_guards
 from pipeline.graph.quantization.ranges import Range
 
 _INTEGERS = (TensorProto.INT32, TensorProto.INT64)
@@ -39,6 +40,8 @@ class Observer:
         self._groups = list(_groups(self._computed()))
         self.names = [name for name in (*self.inputs, *chain(*self._groups)) if self._is_one_of(FLOATS, name)]
         """All values that are watched, inputs first, then in the graph's order."""
+        self.with_nan = input_guards(self.index).unguarded
+        """Inputs, and what is moved of them, in which a NaN is replaced by the model itself before it counts."""
         self._session: ort.InferenceSession | None = None
         self.integers: dict[str, Range] = {}
 
@@ -56,6 +59,13 @@ class Observer:
                 name, array = computed.popitem()
                 if array.size and name in watched:
                     yield name, array
+
+    def without_nan(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
+        """The elements of a value that have a range: all but each NaN that the model replaces; 0 if none is left."""
+        if name not in self.with_nan or not np.isnan(array).any():
+            return array
+        kept = array[~np.isnan(array)]
+        return kept if kept.size else np.zeros(1, array.dtype)
 
     def _note_integers(self, arrays: Arrays) -> None:
         for name, array in arrays.items():

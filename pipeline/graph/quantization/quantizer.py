@@ -28,11 +28,12 @@ from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.traverse import label
 from pipeline.graph.quantization.assignment import FLOAT, Assignment
 from pipeline.graph.quantization.chip_limits import ROWS_MISPLACED
-from pipeline.graph.quantization.clamps import drop_clamps
+from pipeline.graph.quantization.clamps import drop_clamps, hold_clamps
 from pipeline.graph.quantization.constant_encodings import ConstantEncodings
 from pipeline.graph.quantization.constant_store import ConstantStore, InModel
 from pipeline.graph.quantization.correlations import Correlations
 from pipeline.graph.quantization.headroom import with_headroom, with_padding
+from pipeline.graph.quantization.input_guards import rule_for_guards
 from pipeline.graph.quantization.operand_rules import PRODUCTS, Operand, operands
 from pipeline.graph.quantization.packed_tables import look_up
 from pipeline.graph.quantization.prepare_casts import prepare_casts
@@ -40,7 +41,7 @@ from pipeline.graph.quantization.qdq import Q_OPS, QUANTIZER_INPUT
 from pipeline.graph.quantization.qdq_nodes import QdqNodes
 from pipeline.graph.quantization.raise_divisors import raise_divisors
 from pipeline.graph.quantization.raise_floors import raise_floors
-from pipeline.graph.quantization.ranges import Range
+from pipeline.graph.quantization.ranges import Range, Ranges
 from pipeline.graph.quantization.rule_checks import check_rules
 from pipeline.graph.quantization.shrink_streams import shrink_streams
 from pipeline.graph.quantization.value_encodings import ValueEncodings
@@ -79,6 +80,7 @@ def quantize(
     index = GraphIndex(model, folder)
     _check_ranges(index, ranges)
     check_rules(index, scheme)
+    scheme = scheme.with_rules(rule_for_guards(index, ranges))
     shrunk = shrink_streams(index, ranges, scheme)
     if shrunk is not None:
         ranges, scheme = shrunk.ranges, shrunk.scheme
@@ -99,7 +101,13 @@ def quantize(
     if raise_divisors(index, assignment, ValueEncodings(index, assignment, ranges, exact), ranges):
         index = GraphIndex(model, folder)
         assignment = Assignment(index, scheme)
-    if drop_clamps(index, assignment, exact):
+    held = hold_clamps(index, assignment, ValueEncodings(index, assignment, ranges, exact))
+    if held is not None:
+        measured, ranges = held.with_ranges(Ranges(measured)), held.with_ranges(ranges)
+        scheme = scheme.with_rules(held.rules)
+        index = GraphIndex(model, folder)
+        assignment = Assignment(index, scheme)
+    if drop_clamps(index, assignment, ValueEncodings(index, assignment, ranges, exact)):
         index = GraphIndex(model, folder)
         assignment = Assignment(index, scheme)
     float_constants = set(index.initializers)

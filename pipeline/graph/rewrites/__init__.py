@@ -30,6 +30,7 @@ from pipeline.graph.rewrites import (
     center_grids,
     choose_before,
     compare_casts,
+    compare_far_numbers,
     compare_one_hots,
     compare_signs,
     compute_lengths_in_integers,
@@ -129,6 +130,7 @@ REWRITES: tuple[Rewrite, ...] = (
     fold_gemm_factors,  # before all that look for products with constants
     multiply_apart,  # behind what leaves no factors
     compute_lengths_in_integers,
+    compare_far_numbers,
     cast_before_choosing,  # behind what casts integers to floats in place of what was rounded
     decompose_mod,
     compare_signs,

@@ -7,15 +7,13 @@ Before and after::
 
 A group is one channel for the Reshape, as PyTorch itself exports it before opset 21. GroupNormalization ends the
 compiler's process (QNN EP 2.7), MeanVarianceNormalization is left to the CPU. As InstanceNormalization they have 77 and
-84 dB of SQNR in 16 bits. The result keeps its name. Left alone: scales that are computed, and types other than float32.
+84 dB of SQNR in 16 bits. The result keeps its name. Left alone: scales that are computed for each group (before opset
+21), and types other than float32.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 from onnx import NodeProto
 
 from pipeline.graph.ir.attributes import integer, integers, real
@@ -50,7 +48,7 @@ def _matches(index: GraphIndex, node: NodeProto) -> bool:
     if not is_float32(index, node.output[0]) or len(dims) < 3:
         return False
     if node.op_type == "GroupNormalization":
-        return all(name in index.initializers for name in node.input[1:3])
+        return all(name in index.initializers or shape_of(index.types[name]) == dims[1:2] for name in node.input[1:3])
     others = {axis for axis in range(len(dims)) if axis != 1}
     return dims[0] == 1 and others - {0} <= {axis % len(dims) for axis in integers(node, "axes", [0, 2, 3])} <= others
 
@@ -67,16 +65,19 @@ def _group_norm(added: Additions, node: NodeProto) -> None:
         epsilon=epsilon,
     )  # fmt: skip
     shaped = added.op("Reshape", normed, added.integers(f"{result}_dims", *dims), out=f"{result}_shaped")
-    scale, bias = (_per_channel(added.index, name, dims) for name in node.input[1:3])
-    scaled = added.op("Mul", shaped, added.constant(f"{result}_gains", scale), out=f"{result}_scaled")
-    added.replace("Add", scaled, added.constant(f"{result}_offsets", bias), out=result)
+    scale, bias = (
+        _per_channel(added, name, f"{result}_{stem}", dims)
+        for stem, name in zip(("gains", "offsets"), node.input[1:3], strict=True)
+    )
+    added.replace("Add", added.op("Mul", shaped, scale, out=f"{result}_scaled"), bias, out=result)
 
 
-def _per_channel(index: GraphIndex, name: str, dims: tuple[int, ...]) -> NDArray[Any]:
-    """A scale or bias as [channels, 1, ...]; before opset 21 there is one for each group."""
-    array = index.constant(name)
-    assert array is not None
-    return np.repeat(array, dims[1] // array.size).reshape(-1, *(1,) * (len(dims) - 2))
+def _per_channel(added: Additions, name: str, stem: str, dims: tuple[int, ...]) -> str:
+    """A scale or bias as [channels, 1, ...]; a constant of before opset 21 has one for each group."""
+    array, column = added.index.constant(name), (-1, *(1,) * (len(dims) - 2))
+    if array is None:
+        return added.op("Reshape", name, added.integers(f"{stem}_dims", *column), out=stem)
+    return added.constant(stem, np.repeat(array, dims[1] // array.size).reshape(column))
 
 
 def _ones_and_zeros(added: Additions, stem: str, count: int) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Drop guards against a Softmax that isn't a number.
+"""Drop guards against what can't be: a Softmax that isn't a number, an input that is infinite.
 
 Before, as torch exports its own attention, or ``softmax(scores).nan_to_num()``::
 
@@ -10,8 +10,10 @@ After::
     w
 
 A Softmax gives NaN where all of its scores are -inf, and never an infinity. With masks made finite (make_masks_finite
-comes first) the guards guard nothing. QNN EP 2.7 leaves IsInf to the CPU between two partitions, and compiles nothing
-where the guard is a float64; IsNaN it takes, for three operators the size of the scores.
+comes first) the guards guard nothing. Nor does a test for infinities of an input, or of what is moved of it or put in
+place of a NaN: HTP can't tell an infinity (2.51, emulated), so no sample and no application may give one. QNN EP 2.7
+leaves IsInf to the CPU between two partitions, and compiles nothing where the guard is a float64; IsNaN it takes, for
+three operators the size of the scores.
 
 Left alone: a Softmax whose scores still meet a constant -inf; a guard of anything else; one that is an output.
 """
@@ -30,7 +32,7 @@ _MASKS = (*KEEPING, "Add", "Clip", "Concat", "Div", "Gather", "Max", "Min", "Mul
 
 
 def apply(model: ModelProto, folder: Path) -> int:
-    """Drop every guard of a Softmax; returns the number of Where nodes dropped."""
+    """Drop every guard of a Softmax; returns the number of nodes dropped."""
     index = GraphIndex(model, folder)
     guards = _Guards(index)
     for node in model.graph.node:
@@ -45,8 +47,10 @@ class _Guards:
         self._index = index
         self._weights: set[str] = set()
         self._false: set[str] = set()
+        self._given = {value.name for value in index.model.graph.input} - index.initializers.keys()
+        """Inputs, and what is moved and chosen of them."""
         self.dropped: dict[str, str] = {}
-        """Result of a guard -> what it guarded."""
+        """Result of a guard -> what it guarded; of an Or with what is false -> its other input."""
 
     def visit(self, node: NodeProto) -> None:
         for position, name in enumerate(node.input):
@@ -56,17 +60,40 @@ class _Guards:
                 self._weights.update(node.output)
         elif is_op(node, *KEEPING) and node.input[0] in self._weights:
             self._weights.update(node.output)
-        elif (is_op(node, "IsNaN", "IsInf") and node.input[0] in self._weights) or (
-            is_op(node, "And") and not self._false.isdisjoint(node.input)
-        ):
+        elif is_op(node, *KEEPING) and node.input[0] in self._given:
+            self._given.update(node.output)
+        elif is_op(node, *KEEPING) and node.input[0] in self._false:
             self._false.update(node.output)
-        elif is_op(node, "Where") and node.input[0] in self._false and self._same_type(node):
-            self.dropped[node.output[0]] = node.input[2]
+        elif is_op(node, "Or") and not self._false.isdisjoint(node.input):
+            first, second = node.input
+            self._drop(node, second if first in self._false else first)
+        elif self._is_false(node):
+            self._false.update(node.output)
+        elif is_op(node, "Where"):
+            is_dropped = node.input[0] in self._false and self._drop(node, node.input[2])
+            if not is_dropped and all(map(self._is_given, node.input[1:])):
+                self._given.update(node.output)
 
-    def _same_type(self, node: NodeProto) -> bool:
-        guarded, result = node.input[2], node.output[0]
-        types = self._index.types
-        return result not in self._index.outputs and guarded in types and types.get(result) == types[guarded]
+    def _is_false(self, node: NodeProto) -> bool:
+        """Whether a node asks whether something is what it can't be."""
+        if is_op(node, "And"):
+            return not self._false.isdisjoint(node.input)
+        if is_op(node, "IsInf") and node.input[0] in self._given:
+            return True
+        return is_op(node, "IsNaN", "IsInf") and node.input[0] in self._weights
+
+    def _is_given(self, name: str) -> bool:
+        """Whether a value is an input, what is moved and chosen of it, or a finite constant."""
+        constant = self._index.constant(name) if name in self._index.initializers else None
+        return name in self._given or (constant is not None and bool(np.isfinite(constant).all()))
+
+    def _drop(self, node: NodeProto, kept: str) -> bool:
+        """Have readers of a node's result read one of its inputs, if that is of the same type."""
+        result, types = node.output[0], self._index.types
+        if result in self._index.outputs or kept not in types or types.get(result) != types[kept]:
+            return False
+        self.dropped[result] = kept
+        return True
 
     def _is_finite(self, name: str, seen: set[str]) -> bool:
         """Whether no infinite constant goes into a value by way of a mask."""

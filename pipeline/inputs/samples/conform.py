@@ -39,6 +39,7 @@ class Interface:
 
     `gone` are inputs of the file that nothing reads where the component is a part of it: samples may have them. If it
     begins in the `middle` of the file, the values there are computed from them for samples that don't have these.
+    `takes_nan` are inputs in which the model itself replaces a NaN.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -47,6 +48,7 @@ class Interface:
     constants: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     gone: tuple[str, ...] = ()
     middle: ComputedMiddle | None = None
+    takes_nan: frozenset[str] = frozenset()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -84,8 +86,8 @@ def conform(arrays: Mapping[str, ArrayLike], interface: Interface, *, where: str
 
     Raises:
         CalibrationError: an input is unknown or missing, or has another value than the config fixes, the wrong kind of
-            dtype, rank or dim, no elements, a NaN or an infinity; or an axis has two lengths or is longer than in any
-            bucket. The error names `where`, the sample.
+            dtype, rank or dim, no elements, an infinity, or a NaN that the model does not replace; or an axis has two
+            lengths or is longer than in any bucket. The error names `where`, the sample.
     """
     inputs = interface.inputs
     arrays = interface.filled(arrays)
@@ -103,7 +105,8 @@ def conform(arrays: Mapping[str, ArrayLike], interface: Interface, *, where: str
                 f"the sample has no array for {_listed(missing)}",
                 remedy=f"give an array for every input of the model{own}",
             )
-        checked = {spec.name: _conform_array(arrays[spec.name], spec) for spec in inputs}
+        taking = interface.takes_nan
+        checked = {spec.name: _conform_array(arrays[spec.name], spec, takes_nan=spec.name in taking) for spec in inputs}
         _check_lengths(axis_lengths(checked, inputs), interface)
     except CalibrationError as error:
         raise error.but(where=where) from None
@@ -136,7 +139,7 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(names)
 
 
-def _conform_array(value: ArrayLike, spec: TensorSpec) -> NDArray[Any]:
+def _conform_array(value: ArrayLike, spec: TensorSpec, *, takes_nan: bool) -> NDArray[Any]:
     try:
         array = np.asarray(value)
     except Exception as error:  # an object of the application's own may raise anything
@@ -158,11 +161,12 @@ def _conform_array(value: ArrayLike, spec: TensorSpec) -> NDArray[Any]:
         raise CalibrationError(
             f"input {spec.name!r} is empty, shape {list(array.shape)}", remedy="take this sample out of the set"
         )
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
+    if array.dtype.kind == "f" and (np.isinf(array) if takes_nan else ~np.isfinite(array)).any():
         raise CalibrationError(
             f"input {spec.name!r} holds NaN or infinity",
-            why="its range would be infinite, and an infinite range can't be quantized",
-            remedy="find out where it comes from; write a mask as a large finite number such as -100",
+            why="the NPU would take it for a number, and the model does not replace it before it computes with it",
+            remedy="give the number that is meant, in the application too, such as -100 in a mask; a NaN is taken where"
+            " the model has a guard on the input itself, such as Where(IsNaN(x), 0, x)",
         )
     return array
 
