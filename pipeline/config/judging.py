@@ -37,7 +37,8 @@ class ThresholdsFile:
     padding_db: float | None = None
     """Least SQNR of the model of fixed shape, on padded inputs, against the original; 60 when left out."""
     rewrite_db: float | None = None
-    """Least SQNR of the model rewritten for HTP, against the rung above; 60 when left out."""
+    """Least SQNR of the model rewritten for HTP, against the rung above; as `total_db` when left out, as a rewrite is
+    judged by the end, and remarked on below 60."""
     quantization_db: float | None = None
     """Least SQNR of the QDQ model, against the rung above; as `total_db` when left out."""
     compile_db: float | None = None

@@ -11,6 +11,9 @@ from dataclasses import field
 from pipeline.contracts.limits import WORST_BELOW_DB, Limits, OutputLimits
 from pipeline.frozen import dataclass
 
+EXACT_REWRITE_DB = 60.0
+"""A rewrite that is further from the model is remarked on: most only reorder sums, which leaves more than 100 dB."""
+
 WISHED_DB = 30.0
 """What a default precision aims at if the config gives no threshold: an error of a thirtieth of the signal.
 
@@ -46,7 +49,7 @@ class Thresholds(Limits):
     """
 
     padding_db: float = 60.0
-    rewrite_db: float = 60.0
+    rewrite_db: float | None = None
     quantization_db: float = 20.0
     compile_db: float = 20.0
     total_db: float = 20.0

@@ -56,8 +56,8 @@ _NOTHING_SAID = OutputLimits()
 class Limits(Contract):
     """Limits of one component. SQNR in dB, pooled over samples and valid elements of an output.
 
-    `padding_db` to `compile_db` are the least of each rung against the rung above, `total_db` that of the last measured
-    rung against the original model, and `worst_db` that of its worst sample. `outside` is how far a value may lie
+    `padding_db` to `compile_db` are the least of each rung against the rung above (`rewrite_db` is as the total's if
+    None: a rewrite is a means), `total_db` that of the last measured rung against the original model, and `worst_db` that of its worst sample. `outside` is how far a value may lie
     outside of the original's range, in widths of that range. `probability_error` is the largest error that suffices in
     place of 20 dB for an output between 0 and 1. `choices` is the least share of clear choices that must be the same,
     `flips` the largest share of choices that may be expected to differ on other inputs (None: any), and `overlap` the
@@ -67,7 +67,7 @@ class Limits(Contract):
     """
 
     padding_db: float
-    rewrite_db: float
+    rewrite_db: float | None
     quantization_db: float
     compile_db: float
     total_db: float
@@ -83,14 +83,16 @@ class Limits(Contract):
 
     def of(self, rung: str) -> float:
         """The least SQNR of a rung against the rung above, in dB, or of `total` against the original."""
-        found: float = getattr(self, f"{rung}_db")
-        return found
+        found: float | None = getattr(self, f"{rung}_db")
+        return self.total_db if found is None else found
 
     def least_db(self, label: str, rung: str, *, state: bool = False) -> float:
         """The least SQNR of one output or slice on a rung, in dB; `state` says that it is handed to the next run."""
         own = self._own(label).of(rung)
         if own is not None:
             return own
+        if rung == "rewrite" and self.rewrite_db is None:
+            return self.least_db(label, "total", state=state)
         return self.of(rung) + (STATE_DB if state and rung in _PRECISION else 0.0)
 
     def most_error(self, label: str, rung: str, *, bounded: bool) -> float | None:

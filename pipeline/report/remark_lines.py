@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
-Kind = Literal["unmeasured", "alone", "few", "unneeded", "kept", "silent", "still", "long", "flipping", "rounding"]
+Kind = Literal[
+    "unmeasured", "alone", "few", "unneeded", "kept", "silent", "still", "long", "flipping", "rounding", "rewritten",
+]  # fmt: skip
 """The kinds of remark. :mod:`pipeline.report.remarks` finds them; this module words them."""
 Remarks = Mapping[Kind, Sequence[str]]
 """For each kind of remark, the names of the buckets, outputs, axes or components that it is about."""
@@ -37,6 +39,8 @@ TOLD: Mapping[Kind, str] = {
     " Weights of 16 bits or fp16 make that less{search}.",
     "rounding": "Built from the floats that a quantized file stands for, which that file's own rounding is far from:"
     " {names}. What is built differs from the file by as much; compare it with the float model.",
+    "rewritten": "Judged by the end, as rewrites for HTP are a means and cost accuracy themselves: {names}. 'rewrite_db'"
+    " makes that a threshold of its own.",
 }
 """The sentences of each kind of remark."""
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pipeline.config.thresholds import WISHED_FLIPS
-from pipeline.contracts import samples, verify
+from pipeline.config.thresholds import EXACT_REWRITE_DB, WISHED_FLIPS
+from pipeline.contracts import rewrite, samples, verify
 from pipeline.graph.accuracy.verdict import TOTAL, shortfalls
 from pipeline.model import Manifest
 from pipeline.plan.steps import Step, held_out_set
@@ -133,6 +133,30 @@ def flipping(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[st
     return [f"{name} ({report.percent(share)}{AS_WRITTEN if name in written else ''})" for name, share in found.items()]
 
 
+def rewritten(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
+    """Outputs such as `net/all 'y' (49.1 dB after scale_spectra)`, with the rewrites that were applied.
+
+    They are those that keep to the total's threshold on the rewrite rung, and that exact rewrites would leave nearer.
+    """
+    found = []
+    for step, facts in _verified(steps, seen, manifests):
+        limits = step.config.components[step.component or ""].thresholds
+        if limits.rewrite_db is not None:
+            continue
+        exact = replace(limits, rewrite_db=EXACT_REWRITE_DB)
+        made = manifests.get(f"rewrite:{step.name}")
+        applied = [name for name, count in made.read(rewrite.Facts.from_json).applied.items() if count] if made else []
+        by = f" after {', '.join(applied)}" if applied else ""
+        for missed in shortfalls("rewrite", facts.rungs.get("rewrite", {}), facts.subjects, exact):
+            if (own := limits.outputs.get(missed.label)) is None or own.rewrite_db is None:
+                found.append(f"{step.name} {missed.label!r} ({_decibels(missed.figures.sqnr_db)}{by})")
+    return found
+
+
+def _decibels(db: float | None) -> str:
+    return "no number" if db is None else f"{db:.1f} dB"
+
+
 def _padded(
     steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]
 ) -> Iterator[tuple[str, bool]]:
@@ -179,4 +203,5 @@ FINDERS: Mapping[Kind, _Finder] = {
     "long": long,
     "flipping": flipping,
     "rounding": rounding,
+    "rewritten": rewritten,
 }

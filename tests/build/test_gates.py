@@ -67,7 +67,7 @@ def test_a_miss_tells_its_own_figure_in_db() -> None:
     assert missed(verified(12.0)).sqnr_db == 12
     worst = replace(verified(30), outputs={"y": replace(output(30), worst_db=9.9)})
     assert missed(worst).sqnr_db == 9.9
-    assert missed(verified(30, rewrite={"y": output(30)}), Thresholds(cosine=0.9)).sqnr_db == 30
+    assert missed(verified(30, rewrite={"y": output(19)}), Thresholds(cosine=0.9)).sqnr_db == 19
     pointing = replace(verified(), outputs={"y": output(80, cosine=0.5)})
     assert missed(pointing, Thresholds(cosine=0.9)).sqnr_db is None
 
@@ -117,7 +117,7 @@ def test_what_is_between_0_and_1_may_keep_to_an_error_instead() -> None:
     off = replace(near_zero, max_abs_error=0.021)
     assert not may_ship(replace(bounded, outputs={"y": off}), Thresholds())
     rewritten = replace(bounded, rungs={"rewrite": {"y": near_zero}})
-    assert missed(rewritten).rung == "rewrite", "a rewrite may change it by a hundredth of that"
+    assert missed(rewritten, Thresholds(rewrite_db=60)).rung == "rewrite", "40 dB more: a hundredth of that"
 
 
 def test_an_output_with_an_error_of_its_own_is_judged_by_that() -> None:
@@ -153,6 +153,21 @@ def test_an_output_without_a_figure_is_a_miss_and_the_worst() -> None:
     miss = missed(verified(rewrite={"a": output(10), "b": output(None)}))
     assert miss.rung == "rewrite"
     assert "output 'b' is not a number against the rung above" in miss.error.what
+
+
+def test_a_rewrite_is_judged_by_the_end_unless_the_config_asks_more_of_it() -> None:
+    """A rewrite is a means, so it may cost what the total permits; padding may not."""
+    facts = verified(30, rewrite={"y": output(49.1)})
+    assert may_ship(facts, Thresholds())
+    assert missed(facts, Thresholds(rewrite_db=60)).rung == "rewrite"
+    assert missed(facts, Thresholds(total_db=50, quantization_db=50)).rung == "rewrite", "no later rung makes it up"
+    own = Thresholds(outputs={"y": OutputLimits(rewrite_db=60)})
+    assert missed(facts, own).rung == "rewrite"
+    assert missed(verified(rewrite={"y": output(19.9)})).rung == "rewrite", "a broken one"
+    state = replace(facts, subjects={"y": Subject("y", state=True)}, outputs={"y": output(49)})
+    assert may_ship(state, Thresholds())
+    assert missed(replace(state, rungs={"rewrite": {"y": output(39.9)}})).rung == "rewrite", "20 dB more of a state"
+    assert missed(verified(padding={"y": output(49.1)})).rung == "padding"
 
 
 def test_nobody_is_advised_to_accept_noise() -> None:
