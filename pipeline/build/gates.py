@@ -148,6 +148,8 @@ def wish(stage: str, facts: Mapping[str, Json], wished: Thresholds, *, features_
 
 def _misses(name: str, facts: Ladder, thresholds: Thresholds) -> Iterator[Miss]:
     yield from map(Miss, language_gates.missed(name, facts.language, thresholds))
+    if isinstance(facts, emulate.Facts):
+        thresholds = thresholds.for_few(facts.samples, facts.of)
     total = shortfalls(TOTAL, facts.outputs, facts.subjects, thresholds)
     of_rungs = {rung: shortfalls(rung, facts.rungs.get(rung, {}), facts.subjects, thresholds) for rung in RUNGS}
     # What padding or a rewrite changes is of no precision, and explains what lies outside behind it. That is told
@@ -167,6 +169,11 @@ def _miss(name: str, missed: Shortfall, facts: Ladder, thresholds: Thresholds) -
     blame = f"'doit blame:{'/'.join(name.split('/')[:3])}'"
     if rung == "padding":
         remedy += exact_lengths(facts.lengths if isinstance(facts, verify.Facts) else {})
+    if rung == "compile" and isinstance(facts, emulate.Facts) and facts.samples < facts.of:
+        remedy += (
+            f"; {facts.samples} of {facts.of} samples were emulated, and few are judged with a margin: have more run"
+            " with a larger verification.emulator_seconds"
+        )
     subject = facts.subjects.get(missed.label, Subject(missed.label))
     state, whole = subject.state, subject.by == "equality" and subject.zero is None
     accepts = _acceptable(facts, thresholds)

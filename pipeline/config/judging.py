@@ -42,7 +42,8 @@ class ThresholdsFile:
     quantization_db: float | None = None
     """Least SQNR of the QDQ model, against the rung above; as `total_db` when left out."""
     compile_db: float | None = None
-    """Least SQNR of the context on the emulator, against the rung above; as `total_db` when left out."""
+    """Least SQNR of the context on the emulator, against the rung above; when left out, as `total_db`, and more where
+    few of the samples were emulated."""
     total_db: float | None = None
     """Least SQNR of the last rung that was measured, against the original; 20 when left out."""
     worst_db: float | None = None
@@ -125,6 +126,8 @@ def thresholds_of(written: tuple[ThresholdsFile | None, ...], outputs: Mapping[s
         found = replace(found, choices=0.0, overlap=0.0)
     for each in written:
         found = replace(found, **given_fields(each)) if each else found
+    if any(each.compile_db is not None for each in written if each):
+        found = replace(found, few_db=0.0)  # who writes it accepts it of whatever was emulated
     return replace(found, outputs={label: _of_output(output) for label, output in outputs.items()})
 
 

@@ -6,9 +6,9 @@ No stage may import this: a default that changes would run every measurement aga
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 
-from pipeline.contracts.limits import WORST_BELOW_DB, Limits, OutputLimits
+from pipeline.contracts.limits import FEW_DB, WORST_BELOW_DB, Limits, OutputLimits, few_db
 from pipeline.frozen import dataclass
 
 EXACT_REWRITE_DB = 60.0
@@ -44,7 +44,8 @@ thirtieth that would still be 0.2, with a sixtieth 0.1.
 class Thresholds(Limits):
     """The limits of one component with their defaults, and limits that are not about figures of the ladder.
 
-    `score_change` is the most that the score may change, None for any. `kl` (in nats), `top1` and `perplexity` are for
+    `few_db` is how much more of the compile rung is asked of one emulated sample of many, see
+    :func:`pipeline.contracts.limits.few_db`. `score_change` is the most that the score may change, None for any. `kl` (in nats), `top1` and `perplexity` are for
     :class:`pipeline.contracts.language.LanguageFigures`.
     """
 
@@ -62,9 +63,14 @@ class Thresholds(Limits):
     overlap: float = 0.9
     scores: bool = False
     outputs: Mapping[str, OutputLimits] = field(default_factory=dict)
+    few_db: float = FEW_DB
     score_change: float | None = None
     kl: float = 0.03
     top1: float = 0.9
     perplexity: float = 0.03
     max_cpu_nodes: int = 0
     max_partitions: int = 1
+
+    def for_few(self, samples: int, of: int) -> Thresholds:
+        """The limits for a compile rung that was measured on `samples` of `of` alone."""
+        return replace(self, compile_db=self.compile_db + few_db(samples, of, self.few_db))

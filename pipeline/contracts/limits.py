@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from pipeline.contracts.codec import Contract, left_out
@@ -19,6 +20,9 @@ STATE_DB = 20.0
 The error of each run adds to those of all later runs. Measured with a voice detector (16 kHz, LSTM of 128): a state at
 28 dB changed 3 of 279 decisions, and one probability by 0.31.
 """
+
+FEW_DB = WORST_BELOW_DB
+"""By how many dB more one emulated sample of very many is judged: as much as one sample may be worse than all."""
 
 _AT_DB = 20.0
 """The limit in dB for which `probability_error` is given."""
@@ -136,6 +140,14 @@ class Limits(Contract):
 
     def _own(self, label: str) -> OutputLimits:
         return self.outputs.get(label, _NOTHING_SAID)
+
+
+def few_db(samples: int, of: int, one_db: float = FEW_DB) -> float:
+    """By how many dB more the rung is judged that is known of `samples` alone of `of`; 0 if it is known of all.
+
+    It is `one_db` for one sample of very many. The standard error of a mean falls with the root of the samples, and of the share that is left (ADR 68).
+    """
+    return math.ceil(10 * one_db * math.sqrt((1 - samples / of) / samples)) / 10 if 0 < samples < of else 0.0
 
 
 def _amplitude(db: float) -> float:

@@ -68,7 +68,6 @@ class Basis(Contract):
     """The facts of a bucket that decide how many samples of it, and of the other buckets, are emulated."""
 
     samples: int
-    outputs: Measured
     sample_s: float
 
 

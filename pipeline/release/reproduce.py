@@ -29,7 +29,7 @@ from pipeline.store.durable import disk_errors
 Index = Mapping[str, Any]
 
 _EVIDENCE = frozenset({"emulate"})
-"""Stages whose figures depend on how many samples the time allowed (ADR 24). No file of a release depends on them."""
+"""Stages whose figures depend on how many samples the time allowed (ADR 68). No file of a release depends on them."""
 _NOT_HERE = ("PIPELINE_STORE", "PIPELINE_SHARED_STORE", "PIPELINE_SIGNING_KEY")
 """Environment variables that would bring in earlier outputs, or sign an archive that is only compared."""
 

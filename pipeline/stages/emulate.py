@@ -88,7 +88,8 @@ def run(request: StageRequest) -> StageResult:
         results, opinion = emulated.run_twice([given.padded[place] for place in first], cpu.sample_s)
         ran = dict(zip(first, results, strict=False))
         measured = _measured(params, request, cpu, given, ran)
-        if len(ran) == planned < in_doubt and is_doubtful(measured.rung, cpu.rungs.get("quantization", {})):
+        quantized = cpu.rungs.get("quantization", {})
+        if len(ran) == planned < in_doubt and is_doubtful(measured.rung, quantized, planned, len(given.samples)):
             print(f"compile, {planned} samples: {measured.rung}; more are run, as that is less than is usual")
             more = cpu.order[planned:in_doubt]
             results = emulated.run([given.padded[place] for place in more], cpu.sample_s)
@@ -265,7 +266,7 @@ def _most(params: Params, request: StageRequest, padded: Sequence[Arrays]) -> tu
     size = max((sum(array.nbytes for array in feed.values()) for feed in padded), default=1)
     fit = max(_FIT, _BYTES // max(size, 1))
     most = fit if params.max_samples is None else min(fit, params.max_samples)
-    share = shares(buckets, params.max_seconds)[params.bucket]
+    share = shares(buckets, params.max_seconds, in_float=params.last == "rewrite")[params.bucket]
     return min(most, share), min(most, max(share, most_in_doubt(buckets[params.bucket], params.max_seconds)))
 
 

@@ -170,6 +170,30 @@ def test_a_rewrite_is_judged_by_the_end_unless_the_config_asks_more_of_it() -> N
     assert missed(verified(padding={"y": output(49.1)})).rung == "padding"
 
 
+def test_a_figure_from_few_samples_is_judged_with_a_margin() -> None:
+    """Two of nine samples of a line detector gave 22.5 dB, all nine 13.5."""
+
+    def emulated(db: float, samples: int, of: int = 9) -> emulate.Facts:
+        return emulate.Facts(
+            samples=samples, of=of, rungs={"compile": {"y": output(db)}}, outputs={"y": output(db)}, score=None
+        )
+
+    def judged(facts: emulate.Facts, thresholds: Thresholds = Thresholds()) -> Miss | None:  # noqa: B008
+        return check("emulate", f"{NAME}/sm8650", facts.to_json(), thresholds)
+
+    miss = judged(emulated(22.5, 2))
+    assert miss is not None
+    assert miss.rung == "compile"
+    assert "22.5 dB against the rung above, 26.3 dB are asked for" in miss.error.what
+    assert "2 of 9 samples were emulated, and few are judged with a margin" in miss.error.remedy
+    assert "accept it with thresholds: {compile_db: 22}" in miss.error.remedy
+    assert judged(emulated(22.5, 2), Thresholds(compile_db=22, few_db=0)) is None
+    assert judged(emulated(26.3, 2)) is None
+    assert judged(emulated(22.5, 9)) is None
+    assert judged(emulated(20.0, 16, of=16)) is None
+    assert judged(emulated(29.8, 1, of=157)) is not None
+
+
 def test_nobody_is_advised_to_accept_noise() -> None:
     assert "accept" not in missed(verified(padding={"y": output(9.9)})).error.remedy
 

@@ -74,8 +74,9 @@ def test_what_a_rewrite_costs_is_judged_by_the_end(tmp_path: Path) -> None:
     rung = re.search(r"^net/net +all +sm8650 +exact +([\d.]+) ", run.text, re.MULTILINE)
     assert rung, run.text
     assert 25 < float(rung[1]) < 60, "no rewrite costs anything here, so this shows nothing"
-    assert f"Judged by the end, as rewrites for HTP are a means and cost accuracy themselves: net/net/all 'y' ({rung[1]}" in (
-        run.text
+    assert (
+        f"Judged by the end, as rewrites for HTP are a means and cost accuracy themselves: net/net/all 'y' ({rung[1]}"
+        in (run.text)
     )
     assert "dB after scale_spectra)" in run.text
     assert shipped(project)["verification"]["cpu"]["rungs"]["rewrite"]["y"]["sqnr_db"] < 60

@@ -64,7 +64,7 @@ class Ladder:
         self.faulty = [str(size) for size in faulty or lengths]
         self.order = {name: facts.order[:most] for name, facts in self.facts.items()}
         self.bases = {
-            name: verify.Basis(facts.samples, facts.outputs, DEAREST_S * int(name) / max(lengths))
+            name: verify.Basis(facts.samples, DEAREST_S * int(name) / max(lengths))
             for name, facts in self.facts.items()
         }
         self.references = {name: self._references(name, verified[name]) for name in self.faulty}

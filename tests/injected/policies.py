@@ -44,7 +44,7 @@ class Policy:
         places = order[: self.count(ladder, bucket)]
         if self.doubts and not self.apart:
             rung = _facts(ladder, bucket, ran, places).rungs["compile"]
-            if is_doubtful(rung, ladder.facts[bucket].rungs["quantization"]):
+            if is_doubtful(rung, ladder.facts[bucket].rungs["quantization"], len(places), ladder.facts[bucket].samples):
                 places = order[: max(len(places), most_in_doubt(ladder.bases[bucket], _SECONDS))]
         return is_seen(ladder, bucket, ran, places)
 
