@@ -12,7 +12,7 @@ import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from onnx import ModelProto, TensorProto
 
 from pipeline.graph.accuracy.emulation_cost import sample_s
 from pipeline.graph.files.model_file import MODEL, load_graph
+from pipeline.model import StageInput
 from pipeline.qnn.compile import compile_context
 from pipeline.qnn.emulate import run_each
 from tests.support.fresh import fresh
@@ -33,6 +34,7 @@ WITHIN, BUT = 1.5, 2
 """Foretold is at most so many times the real, or the real the foretold; but for so many nets of a format."""
 _ROWS = 50
 """Rows of tables that are looked up by ids."""
+_RUNS = 4
 FORMATS = ("fp16", "w8a16")
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -304,35 +306,38 @@ def feeds_of(model: ModelProto, axes: Mapping[str, int], count: int) -> list[Arr
     return found
 
 
-def rows(root: Path, chosen: list[str]) -> Iterator[Row]:
+def rows(root: Path, chosen: Sequence[str]) -> Iterator[tuple[Row, ...]]:
     """Every net in every format, compiled and run."""
     for name, model, axes in nets():
         if chosen and not any(word in name for word in chosen):
             continue
-        feeds = feeds_of(model, axes, 3)
+        feeds = feeds_of(model, axes, _RUNS)
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
             component = Component(root / name.replace(" ", "-"), model, {"all": axes})
-            made = {"fp16": component.rewrite["all"]}
-            made["w8a16"] = component.quantize("all", component.calibrate(feeds))
-        for form, given in made.items():
-            out = root / f"{name} {form}"
-            out.mkdir()
-            context = fresh(compile_context, given.folder / MODEL, "net", X_ELITE, out)
-            real_s = fresh(seconds, out, context.context_model, feeds)
-            yield Row(name, form, sample_s(load_graph(given.folder / MODEL)), real_s)
+            quantized = component.quantize("all", component.calibrate(feeds))
+        made = zip(FORMATS, (component.rewrite["all"], quantized), strict=True)
+        yield tuple(_row(name, form, given, feeds, root / f"{name} {form}") for form, given in made)
+
+
+def _row(name: str, form: str, given: StageInput, feeds: list[Arrays], out: Path) -> Row:
+    out.mkdir()
+    context = fresh(compile_context, given.folder / MODEL, "net", X_ELITE, out)
+    real_s = fresh(seconds, out, context.context_model, feeds)
+    return Row(name, form, sample_s(load_graph(given.folder / MODEL)), real_s)
 
 
 def main() -> int:
     """1 if more than two nets of a format are foretold wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.emulation_cost", description=__doc__)
-    parser.add_argument("--nets", nargs="+", metavar="WORD", help="those with one of these in their names")
+    parser.add_argument("--nets", nargs="+", metavar="WORD", default=(), help="those with one of these in their names")
     chosen = parser.parse_args()
     found: list[Row] = []
-    print("| net | format | foretold | real |\n|---|---|---|---|")
+    print("| net | fp16, foretold | real | w8a16, foretold | real |\n|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as root:
-        for row in rows(Path(root), chosen.nets or []):
-            found.append(row)
-            print(f"| {row.name} | {row.form} | {row.foretold_s:.3g} | {row.real_s:.3g} |", flush=True)
+        for made in rows(Path(root), chosen.nets):
+            found += made
+            cells = " | ".join(f"{row.foretold_s:.2g} | {row.real_s:.2g}" for row in made)
+            print(f"| {made[0].name} | {cells} |", flush=True)
     far = {form: [row.name for row in found if row.form == form and not row.is_within] for form in FORMATS}
     for form, names in far.items():
         print(f"{form}: {len(names)} further than {WITHIN} times: {', '.join(names) or 'none'}")

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
-from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.index import is_op
 from pipeline.graph.ir.traverse import input_at
 from pipeline.graph.shapes.cost import macs_of, shapes_of
@@ -23,17 +22,10 @@ _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 
 @dataclass
 class GraphCost:
-    """Counts by :class:`pipeline.contracts.cost.CostFacts`, and of `nodes` that are no conversions.
-
-    `grouped` are those of convolutions with groups, which are in `macs` too; `float_elements` those of `elements`
-    that are made from floats.
-    """
+    """Counts by :class:`pipeline.contracts.cost.CostFacts`."""
 
     macs: Counter[str] = field(default_factory=Counter)
     elements: int = 0
-    grouped: Counter[str] = field(default_factory=Counter)
-    float_elements: int = 0
-    nodes: int = 0
     weight_bytes: int = 0
     activation_bytes: int = 0
     edge_bytes: int = 0
@@ -41,14 +33,16 @@ class GraphCost:
 
 def count(model: ModelProto) -> GraphCost:
     """The cost of a static graph, QDQ or float, whose values have shapes."""
-    return _Counting(model).counted()
+    return Counting(model).counted()
 
 
-class _Counting:
+class Counting:
+    """A static graph, QDQ or float, with the `shapes` of its values and the formats in which its nodes compute."""
+
     def __init__(self, model: ModelProto) -> None:
         self._model, graph = model, model.graph
         values = [*graph.input, *graph.value_info, *graph.output]
-        self._shapes = shapes_of(model)
+        self.shapes = shapes_of(model)
         self._kinds = {value.name: value.type.tensor_type.elem_type for value in values}
         self._constants = {tensor.name: tensor for tensor in graph.initializer}
         self._kinds |= {name: tensor.data_type for name, tensor in self._constants.items()}
@@ -58,19 +52,16 @@ class _Counting:
         }
 
     def counted(self) -> GraphCost:
+        """The counts of the whole graph."""
         graph, found = self._model.graph, GraphCost()
         for node in graph.node:
             if node.op_type in (_QUANTIZE, _DEQUANTIZE):
                 continue
-            macs = macs_of(node, self._shapes)
-            found.nodes += 1
+            macs = macs_of(node, self.shapes)
             if is_op(node, *_PRODUCTS):
-                form = self._format(node)
-                found.macs[form] += macs
-                found.grouped[form] += macs if integer(node, "group", 1) > 1 else 0
+                found.macs[self.format(node)] += macs
             else:
                 found.elements += macs
-                found.float_elements += macs if self._is_float(node) else 0
             found.activation_bytes += sum(self._bytes(name) for name in node.output if name)
         found.weight_bytes = sum(self._bytes(name) for name in self._weights())
         found.edge_bytes = sum(self._bytes(value.name) for value in (*graph.input, *graph.output))
@@ -84,7 +75,7 @@ class _Counting:
             found |= {name for name in names if name in self._constants}
         return found
 
-    def _format(self, node: NodeProto) -> str:
+    def format(self, node: NodeProto) -> str:
         """The format of a product's numbers: `w8a16`, `a8a16`, or `fp16` where either side is no integer."""
         sides = [(self._integer_bits(name), self._is_constant(name)) for name in node.input[:2]]
         if len(sides) < 2 or any(bits is None for bits, _ in sides):
@@ -94,7 +85,7 @@ class _Counting:
             (other, constant), (one, _) = sides
         return f"{'w' if constant else 'a'}{other}a{one}"
 
-    def _is_float(self, node: NodeProto) -> bool:
+    def is_float(self, node: NodeProto) -> bool:
         """Whether HTP computes a node in float: it reads a float that no integer stands for."""
         return any(
             name not in self._constants
@@ -118,7 +109,7 @@ class _Counting:
 
     def _bytes(self, name: str) -> int:
         kind = self._stored.get(name, self._kinds.get(name, TensorProto.FLOAT))
-        return -(-math.prod(self._shapes.get(name, ())) * self._bits(kind) // 8)
+        return -(-math.prod(self.shapes.get(name, ())) * self._bits(kind) // 8)
 
     def _bits(self, kind: int) -> int:
         if kind in _FLOATS or kind == TensorProto.UNDEFINED:

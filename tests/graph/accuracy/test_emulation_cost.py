@@ -28,7 +28,7 @@ def test_a_longer_bucket_and_float_cost_more(component: Component) -> None:
     ranges = component.calibrate([sentence(64, 0), sentence(12, 1)])
     short, long = (of(component.quantize(name, ranges).folder) for name in BUCKETS)
     assert short < long < 8 * short
-    assert of(component.rewrite["64"].folder) > 3 * long, "HTP's float16 is emulated number by number"
+    assert of(component.rewrite["64"].folder) > 2.5 * long, "an encoder takes three times as long in float16"
 
 
 def test_eight_bits_cost_less_than_sixteen(component: Component) -> None:
