@@ -44,8 +44,8 @@ thirtieth that would still be 0.2, with a sixtieth 0.1.
 class Thresholds(Limits):
     """The limits of one component with their defaults, and limits that are not about figures of the ladder.
 
-    `few_db` is how much more of the compile rung is asked of one emulated sample of many, see
-    :func:`pipeline.contracts.limits.few_db`. `score_change` is the most that the score may change, None for any. `kl` (in nats), `top1` and `perplexity` are for
+    `few_db` is how much more is asked of the compile rung of one emulated sample of many. `score_change` is the most
+    that the score may change, None for any. `kl` (in nats), `top1` and `perplexity` are for
     :class:`pipeline.contracts.language.LanguageFigures`.
     """
 

@@ -60,14 +60,14 @@ _NOTHING_SAID = OutputLimits()
 class Limits(Contract):
     """Limits of one component. SQNR in dB, pooled over samples and valid elements of an output.
 
-    `padding_db` to `compile_db` are the least of each rung against the rung above (`rewrite_db` is as the total's if
-    None: a rewrite is a means), `total_db` that of the last measured rung against the original model, and `worst_db` that of its worst sample. `outside` is how far a value may lie
-    outside of the original's range, in widths of that range. `probability_error` is the largest error that suffices in
-    place of 20 dB for an output between 0 and 1. `choices` is the least share of clear choices that must be the same,
-    `flips` the largest share of choices that may be expected to differ on other inputs (None: any), and `overlap` the
-    least share of what an output between 0 and 1 covers that must be covered by both. `scores` says whether scores that
-    are no probabilities must lead to the same choices, too; otherwise only their dB count. `outputs` has by label what
-    differs for an output or a slice.
+    `padding_db` to `compile_db` are the least of each rung against the rung above, `total_db` that of the last measured
+    rung against the original model, and `worst_db` that of its worst sample; without a `rewrite_db` a rewrite is a
+    means, and judged as the total. `outside` is how far a value may lie outside of the original's range, in widths of
+    that range. `probability_error` is the largest error that suffices in place of 20 dB for an output between 0 and 1.
+    `choices` is the least share of clear choices that must be the same, `flips` the largest share of choices that may
+    be expected to differ on other inputs (None: any), and `overlap` the least share of what an output between 0 and 1
+    covers that must be covered by both. `scores` says whether scores that are no probabilities must lead to the same
+    choices, too; otherwise only their dB count. `outputs` has by label what differs for an output or a slice.
     """
 
     padding_db: float
@@ -145,7 +145,8 @@ class Limits(Contract):
 def few_db(samples: int, of: int, one_db: float = FEW_DB) -> float:
     """By how many dB more the rung is judged that is known of `samples` alone of `of`; 0 if it is known of all.
 
-    It is `one_db` for one sample of very many. The standard error of a mean falls with the root of the samples, and of the share that is left (ADR 68).
+    It is `one_db` for one sample of very many. The standard error of a mean falls with the root of the samples, and of
+    the share that is left (ADR 68).
     """
     return math.ceil(10 * one_db * math.sqrt((1 - samples / of) / samples)) / 10 if 0 < samples < of else 0.0
 

@@ -39,8 +39,8 @@ TOLD: Mapping[Kind, str] = {
     " Weights of 16 bits or fp16 make that less{search}.",
     "rounding": "Built from the floats that a quantized file stands for, which that file's own rounding is far from:"
     " {names}. What is built differs from the file by as much; compare it with the float model.",
-    "rewritten": "Judged by the end, as rewrites for HTP are a means and cost accuracy themselves: {names}. 'rewrite_db'"
-    " makes that a threshold of its own.",
+    "rewritten": "Judged by the end, as rewrites for HTP are a means and cost accuracy themselves: {names}."
+    " 'rewrite_db' makes that a threshold of its own.",
 }
 """The sentences of each kind of remark."""
 

@@ -147,9 +147,11 @@ def rewritten(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[s
         made = manifests.get(f"rewrite:{step.name}")
         applied = [name for name, count in made.read(rewrite.Facts.from_json).applied.items() if count] if made else []
         by = f" after {', '.join(applied)}" if applied else ""
-        for missed in shortfalls("rewrite", facts.rungs.get("rewrite", {}), facts.subjects, exact):
-            if (own := limits.outputs.get(missed.label)) is None or own.rewrite_db is None:
-                found.append(f"{step.name} {missed.label!r} ({_decibels(missed.figures.sqnr_db)}{by})")
+        found += [
+            f"{step.name} {missed.label!r} ({_decibels(missed.figures.sqnr_db)}{by})"
+            for missed in shortfalls("rewrite", facts.rungs.get("rewrite", {}), facts.subjects, exact)
+            if (own := limits.outputs.get(missed.label)) is None or own.rewrite_db is None
+        ]
     return found
 
 

@@ -23,7 +23,7 @@ _SECONDS = float(Verification.emulator_seconds)
 
 @dataclass(frozen=True)
 class Policy:
-    """So many CPU seconds for a component and target; or, `apart`, for each context, as it was before ADR 33.
+    """So many CPU seconds for a component and target; or, `apart`, for each context.
 
     A bucket in doubt has what it has by default, whatever the `seconds`; without `doubts` none is.
     """
