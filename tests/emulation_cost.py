@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import tempfile
 import time
@@ -40,10 +41,10 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def net(signature: str, body: str, weights: Mapping[str, tuple[int, ...]], **constants: Any) -> ModelProto:
-    """A net with random `weights` by their shapes; those named `b` and a number are biases."""
+    """A net with random `weights` by their shapes, and `constants`."""
     numbers = np.random.default_rng(0)
     made = {
-        name: (numbers.normal(size=shape) / np.sqrt(max(np.prod(shape[1:]), 1))).astype(np.float32)
+        name: (numbers.normal(size=shape) / math.sqrt(math.prod(shape[1:]))).astype(np.float32)
         for name, shape in weights.items()
     }
     return graph(f"g {signature} {{{body}}}", {**made, **constants}, opset=18)
