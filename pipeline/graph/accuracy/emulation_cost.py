@@ -1,7 +1,7 @@
 """What QNN's emulator takes for one sample of a model, told from its graph: the same on every machine, at any load.
 
 Rates of each kind of operator are of onnxruntime-qnn 2.7, in CPU seconds of one core: fitted to 152 single operators
-and to 117 nets in float16 and as w8a16 (`python -m tests.emulation_cost` holds 20 of them against the emulator).
+and to 84 random nets in float16 and as w8a16 (`python -m tests.emulation_cost` holds 20 of them against the emulator).
 """
 
 from __future__ import annotations
