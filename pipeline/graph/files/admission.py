@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, checker, defs
 
 from pipeline.errors import ModelError
+from pipeline.graph.files.functions import Identity, identity_of
 from pipeline.graph.files.model_file import is_external, value_signature
 from pipeline.graph.files.runtime_operators import set_runtime_operators_aside
 from pipeline.graph.files.stored_form import KEY
@@ -18,9 +19,6 @@ from pipeline.graph.ir.traverse import DEFAULT_DOMAINS, all_graphs, all_nodes, a
 
 NODE_LIMIT = 1_000_000
 """The most nodes a model may have, its functions written out."""
-
-_Identity = tuple[str, str]
-"""A function's domain and name."""
 
 _DEEPEST_CALL = 100
 
@@ -64,9 +62,9 @@ def check_functions(model: ModelProto) -> None:
     Raises:
         ModelError: they do.
     """
-    functions = {(function.domain, function.name): function for function in model.functions}
-    sizes: dict[_Identity, int] = {}
-    size = sum(_written_out((node.domain, node.op_type), functions, sizes) for node in all_nodes(model.graph))
+    functions = {identity_of(function): function for function in model.functions}
+    sizes: dict[Identity, int] = {}
+    size = sum(_written_out(identity_of(node), functions, sizes) for node in all_nodes(model.graph))
     if size > NODE_LIMIT:
         raise ModelError(
             "the model has too many nodes",
@@ -230,10 +228,10 @@ def _float_file(file: str) -> str:
 
 
 def _written_out(
-    identity: _Identity,
-    functions: Mapping[_Identity, FunctionProto],
-    sizes: dict[_Identity, int],
-    callers: Sequence[_Identity] = (),
+    identity: Identity,
+    functions: Mapping[Identity, FunctionProto],
+    sizes: dict[Identity, int],
+    callers: Sequence[Identity] = (),
 ) -> int:
     """Nodes that a call of this function becomes; a node that is no call is one."""
     if identity not in functions:
@@ -243,13 +241,13 @@ def _written_out(
             f"function {identity[1]!r} of the model calls itself"
             if identity in callers
             else f"functions of the model call each other more than {_DEEPEST_CALL} deep",
-            where=" -> ".join(repr(name) for _, name in (*callers[:5], identity)),
+            where=" -> ".join(repr(name) for _, name, _ in (*callers[:5], identity)),
             remedy="export the model again",
         )
     if identity not in sizes:
         calls = (each for node in functions[identity].node for each in (node, *_inside(node)))
         path = (*callers, identity)
-        sizes[identity] = sum(_written_out((node.domain, node.op_type), functions, sizes, path) for node in calls)
+        sizes[identity] = sum(_written_out(identity_of(node), functions, sizes, path) for node in calls)
     return sizes[identity]
 
 

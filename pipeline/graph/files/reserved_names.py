@@ -11,7 +11,7 @@ import re
 from onnx import GraphProto
 
 from pipeline.graph.files.inlining import rename
-from pipeline.graph.ir.traverse import all_graphs
+from pipeline.graph.ir.traverse import all_graphs, unused
 
 _RESERVED = re.compile(r"_(scale|zero_point|quantized|(Q|Deq)uantizeLinear(_Input|_Output)?)$")
 
@@ -27,23 +27,16 @@ def free_reserved_names(graph: GraphProto) -> int:
     renamed: dict[str, str] = {}
     for name in made:
         if name not in kept and _RESERVED.search(name):
-            renamed[name] = _unused(name, taken)
+            renamed[name] = unused(f"{name}_", taken)
             taken.add(renamed[name])
     nodes = {node.name for inner in all_graphs(graph) for node in inner.node}
     for inner in all_graphs(graph):
         for node in inner.node:
             if _RESERVED.search(node.name):
-                node.name = _unused(node.name, nodes)
+                node.name = unused(f"{node.name}_", nodes)
                 nodes.add(node.name)
     if renamed:
         rename(graph, renamed)
         for tensor in graph.initializer:
             tensor.name = renamed.get(tensor.name, tensor.name)
     return len(renamed)
-
-
-def _unused(name: str, taken: set[str]) -> str:
-    name += "_"
-    while name in taken:
-        name += "_"
-    return name

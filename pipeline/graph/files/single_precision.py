@@ -12,14 +12,13 @@ as well; an input or output of it is left as it is.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from pipeline.graph.ir.traverse import all_graphs, all_nodes, reads
+from pipeline.graph.ir.traverse import all_graphs, all_nodes, reads, unused
 
 _TYPE_ATTRIBUTES = ("to", "dtype")
 _BFLOAT16 = helper.tensor_dtype_to_np_dtype(TensorProto.BFLOAT16)
@@ -33,7 +32,7 @@ def widen(model: ModelProto) -> None:
     inputs = [value for value in graph.input if _is_half(value)]
     outputs = [value for value in graph.output if _is_half(value) and value.name in made]
     taken = made.union(*(reads(node) for node in graph.node), (value.name for value in graph.input))
-    renamed = {value.name: _unused(f"{value.name}_single", taken) for value in (*inputs, *outputs)}
+    renamed = {value.name: unused(f"{value.name}_single", taken) for value in (*inputs, *outputs)}
     for node in all_nodes(graph):
         _widen_attributes(node)
     for inner in all_graphs(graph):
@@ -68,12 +67,6 @@ def _widen_attributes(node: NodeProto) -> None:
         if attribute.type == AttributeProto.TENSOR and attribute.t.data_type in NARROW:
             values = numpy_helper.to_array(attribute.t).astype(np.float32)
             attribute.t.CopyFrom(numpy_helper.from_array(values, attribute.t.name))
-
-
-def _unused(name: str, taken: Collection[str]) -> str:
-    while name in taken:
-        name += "_"
-    return name
 
 
 def cast_node(given: str, made: str, kind: int) -> NodeProto:

@@ -16,8 +16,9 @@ from onnx import ModelProto, NodeProto, TensorProto
 from pipeline.errors import ModelError
 from pipeline.graph.floats import blocks, dynamic, static
 from pipeline.graph.floats.movers import MOVERS
-from pipeline.graph.floats.rewriting import Replacing, inserted
-from pipeline.graph.ir.traverse import all_graphs
+from pipeline.graph.floats.rewriting import QUANTIZED, Replacing, inserted
+from pipeline.graph.ir.attributes import integer
+from pipeline.graph.ir.traverse import all_graphs, all_names, input_at
 
 WRITTEN_IN_FLOATS: Mapping[str, Callable[[Replacing], None]] = {
     "ConvInteger": dynamic.write_integer_product,
@@ -65,15 +66,17 @@ def write_in_floats(model: ModelProto) -> int:
     Raises:
         ModelError: one is used in a way that is not known here.
     """
-    counted = 0
+    counted, taken = 0, all_names(model.graph)
     tensors: dict[str, TensorProto] = {}
     real: set[str] = set()
     products: dict[str, bool] = {}
     makers: dict[str, NodeProto] = {}
+    kinds: dict[str, int] = {}
     for graph in all_graphs(model.graph):  # outer before inner, so that constants of the outer are known
         tensors |= {tensor.name: tensor for tensor in graph.initializer}
         nodes: list[NodeProto] = []
         constants: list[TensorProto] = []
+        kinds |= {value.name: value.type.tensor_type.elem_type for value in graph.input}
         counted += sum(node.op_type in ENCODINGS for node in graph.node)
         for node in graph.node:
             makers |= dict.fromkeys(node.output, node)
@@ -81,6 +84,7 @@ def write_in_floats(model: ModelProto) -> int:
                 products[node.output[0]] = node.input[0] in real
             if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
                 tensors[node.output[0]] = node.attribute[0].t
+            kinds |= dict.fromkeys(node.output, _kind(node, kinds, tensors))
             write = WRITTEN_IN_FLOATS.get(node.op_type)
             if node.op_type == "DequantizeLinear" and node.input[0] in real:
                 write = _pass
@@ -89,7 +93,7 @@ def write_in_floats(model: ModelProto) -> int:
             if write is None and real.isdisjoint(node.input):
                 nodes.append(node)
                 continue
-            made = Replacing(node, real, tensors.get)
+            made = Replacing(node, real, tensors.get, kinds, taken)
             if write is None:
                 made.refuse_unless(
                     node.op_type in (*MOVERS, *_LINEAR), "the scale of what it reads is found at run time"
@@ -97,7 +101,10 @@ def write_in_floats(model: ModelProto) -> int:
                 real.update(node.output if node.op_type in MOVERS else ())
                 nodes.append(node)
                 continue
-            write(made)
+            try:
+                write(made)
+            except (ArithmeticError, LookupError, ValueError):  # dims of another number, an attribute of another type
+                raise made.refused("its inputs and attributes don't go together") from None
             nodes += made.nodes
             constants += made.constants
             counted += 1
@@ -107,6 +114,16 @@ def write_in_floats(model: ModelProto) -> int:
         if constants or len(nodes) != len(graph.node):
             inserted(graph, nodes, constants)
     return counted
+
+
+def _kind(node: NodeProto, kinds: Mapping[str, int], tensors: Mapping[str, TensorProto]) -> int:
+    """The type of what a node gives, if that is quantized; 0 for others."""
+    known = [tensors[name].data_type if name in tensors else kinds.get(name, 0) for name in node.input]
+    if node.op_type == "QuantizeLinear":
+        return known[2] if input_at(node, 2) else integer(node, "output_dtype") or TensorProto.UINT8
+    if node.op_type in MOVERS or node.op_type.startswith("QLinear") or node.op_type == "QGemm":
+        return next((kind for kind in known if kind in QUANTIZED), 0)
+    return 0
 
 
 def _stays_quantized(output: str) -> ModelError:

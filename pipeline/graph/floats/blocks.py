@@ -7,14 +7,16 @@ they are folded like any other.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 import numpy as np
 from onnx import TensorProto
 
 from pipeline.graph.floats.rewriting import Replacing
 
-_PACKED = 4
-"""Bits of which two values share a byte."""
-_WHOLE = 8
+_BYTE = 8
+_IN_BYTES: Mapping[int, int] = {TensorProto.INT4: TensorProto.INT8, TensorProto.UINT4: TensorProto.UINT8}
 
 # The 16 values of a byte's half in the two forms of bitsandbytes: FP4 (sign, 3 bits), NF4 (quantiles of a normal
 # distribution), https://github.com/bitsandbytes-foundation/bitsandbytes/blob/main/csrc/kernels.cu.
@@ -27,42 +29,73 @@ _NF4 = (
 
 
 def write_matmul(made: Replacing) -> None:
-    """MatMulNBits: weights ``uint8 [outputs, blocks, bytes]``, the first of two values in the lower half of a byte."""
+    """MatMulNBits: weights ``uint8 [outputs, blocks, bytes]``, the first value in the lowest bits of a byte."""
     x, packed, scales, zeros, order, bias = (made.given(place) for place in range(6))
     made.refuse_unless(not order, "its inputs are in another order than its weights (g_idx)")
-    outputs, inputs = made.whole("N"), made.whole("K")
-    weights = _in_blocks(made, packed, scales, zeros, outputs, inputs)
+    outputs, inputs, size = made.whole("N"), made.whole("K"), made.whole("block_size")
+    bits = _bits(made, packed)
+    made.refuse_unless(min(outputs, inputs, size) > 0, f"N is {outputs}, K {inputs}, block_size {size}")
+    count = -(-inputs // size)
+    if zeros and made.kind(zeros) == TensorProto.UINT8:
+        zeros = _unpacked(made, zeros, (outputs, -(-count * bits // _BYTE)), bits, count)
+    elif not zeros:
+        zeros = made.constant(np.full(outputs * count, 1 << (bits - 1), np.uint8))
+    values = _unpacked(made, packed, (outputs, -(-count * size * bits // _BYTE)), bits, count * size)
+    weights = _numbers(made, values, (outputs, count * size), size, scales, zeros)
+    if count * size > inputs:
+        weights = made.op("Slice", weights, made.integers(0), made.integers(inputs), made.integers(1))
     result = made.op("MatMul", x, made.op("Transpose", weights, perm=[1, 0]))
     made.give(made.op("Add", result, bias) if bias else result)
 
 
 def write_gather(made: Replacing) -> None:
-    """GatherBlockQuantized: rows of a table that is quantized in blocks along its last axis."""
+    """GatherBlockQuantized: rows of a table that is quantized in blocks along one axis.
+
+    Zero points are 2^(bits - 1) where the node has none and the table is of bytes, else 0.
+    """
     table, rows, scales, zeros = (made.given(place) for place in range(4))
-    dims = made.dims(table)
-    made.refuse_unless(len(dims) == 2 and not made.whole("gather_axis"), "it takes no rows of a matrix")
-    made.refuse_unless(made.whole("quantize_axis", 1) in (1, -1), "its blocks are not along the last axis")
-    bits = made.whole("bits", _PACKED)
-    found = made.kind(table)
-    packs = found == TensorProto.UINT8 and bits == _PACKED
-    if packs:
-        weights = _in_blocks(made, table, scales, zeros, dims[0], 2 * dims[1])
+    kind, dims, bits, size = made.kind(table), made.dims(table), _bits(made, table), made.whole("block_size", 128)
+    axis = made.whole("quantize_axis", 1)
+    made.refuse_unless(size > 0 and -len(dims) <= axis < len(dims), f"its blocks have {size} values of axis {axis}")
+    axis %= len(dims)
+    if kind == TensorProto.UINT8:
+        made.refuse_unless(made.whole("gather_axis") % len(dims) == 0, "it takes no rows of a table of bytes")
+        made.refuse_unless(axis == len(dims) - 1, "bytes hold values of an axis, and blocks are along another")
+        dims = (*dims[:-1], dims[-1] * _BYTE // bits)
+    counts = (*dims[:axis], -(-dims[axis] // size), *dims[axis + 1 :])
+    if kind == TensorProto.UINT8:
+        values = _unpacked(made, table, made.dims(table), bits, dims[-1])
+        if zeros:
+            zeros = _unpacked(made, zeros, (*counts[:-1], -(-counts[-1] * bits // _BYTE)), bits, counts[-1])
+        else:
+            zeros = made.constant(np.full(counts, 1 << (bits - 1), np.uint8))
     else:
-        size, count = made.whole("block_size", 128), -(-dims[1] // made.whole("block_size", 128))
-        made.refuse_unless(count * size == dims[1], "its blocks don't fill the rows")
-        rows_of_blocks = made.op("Reshape", table, made.integers(dims[0] * count, size))
-        zero = made.op("Reshape", zeros, made.integers(-1)) if zeros else ""
-        numbers = made.op("DequantizeLinear", rows_of_blocks, _row(made, scales), zero, axis=0)
-        weights = made.op("Reshape", numbers, made.integers(*dims))
-    made.give(made.op("Gather", weights, rows, axis=0))
+        made.refuse_unless(kind in _IN_BYTES, f"its table has elements of type {kind}")
+        values, zeros = (made.op("Cast", each, to=_IN_BYTES[kind]) if each else "" for each in (table, zeros))
+    order = [*(each for each in range(len(dims)) if each != axis), axis]
+    if order[-1] != order[axis]:
+        values, scales, zeros = (
+            made.op("Transpose", each, perm=order) if each else "" for each in (values, scales, zeros)
+        )
+    turned = tuple(dims[each] for each in order)
+    if spare := -turned[-1] % size:
+        values = made.op("Pad", values, made.integers(*[0] * (2 * len(dims) - 1), spare))
+    numbers = _numbers(made, values, (*turned[:-1], turned[-1] + spare), size, scales, zeros)
+    if spare:
+        numbers = made.op("Slice", numbers, made.integers(0), made.integers(turned[-1]), made.integers(len(dims) - 1))
+    if order[-1] != order[axis]:
+        numbers = made.op("Transpose", numbers, perm=[order.index(each) for each in range(len(dims))])
+    result = made.op("Gather", numbers, rows, axis=made.whole("gather_axis"))
+    made.give(result if made.kind(scales) in (0, TensorProto.FLOAT) else made.op("Cast", result, to=made.kind(scales)))
 
 
 def write_bnb4(made: Replacing) -> None:
     """MatMulBnb4: blocks run over the rows of ``[outputs, inputs]``, the first of two values in a byte's upper half."""
     x, packed, scales = (made.given(place) for place in range(3))
     outputs, inputs, size = made.whole("N"), made.whole("K"), made.whole("block_size")
-    made.refuse_unless(outputs * inputs % size == 0, "its blocks don't fill the weights")
-    low, high = _halves(made, made.op("Reshape", packed, made.integers(-1, 1)))
+    made.refuse_unless(size > 0 and outputs * inputs % size == 0, "its blocks don't fill the weights")
+    column = made.op("Reshape", packed, made.integers(-1, 1))
+    low, high = (_part(made, column, 4, place) for place in range(2))
     places = made.op("Cast", made.op("Concat", high, low, axis=1), to=TensorProto.INT32)
     values = (*_FP4, *(-value for value in _FP4)) if made.whole("quant_type") == 0 else _NF4
     numbers = made.op("Gather", made.constant(np.array(values, np.float32)), places)
@@ -72,46 +105,48 @@ def write_bnb4(made: Replacing) -> None:
     made.give(made.op("MatMul", x, made.op("Transpose", weights, perm=[1, 0])))
 
 
-def _in_blocks(made: Replacing, packed: str, scales: str, zeros: str, outputs: int, inputs: int) -> str:
-    """``float32 [outputs, inputs]`` of bytes that hold one value or two."""
-    bits, size = made.whole("bits", _PACKED), made.whole("block_size")
-    made.refuse_unless(bits in (_PACKED, _WHOLE), f"its weights have {bits} bits")
-    count = -(-inputs // size)
-    zero = _zero_points(made, zeros, outputs, count, bits)
-    values = _unpacked(made, packed, bits)
-    blocks = made.op("Reshape", values, made.integers(outputs * count, size))
-    numbers = made.op("DequantizeLinear", blocks, _row(made, scales), zero, axis=0)
-    whole = made.op("Reshape", numbers, made.integers(outputs, count * size))
-    if count * size == inputs:
-        return whole
-    return made.op("Slice", whole, made.integers(0), made.integers(inputs), made.integers(1))
+def _bits(made: Replacing, packed: str) -> int:
+    """Bits of a value: in bytes as the node says, in a type of four bits as that has them."""
+    bits = made.whole("bits", 4)
+    known = (2, 4, _BYTE) if made.kind(packed) == TensorProto.UINT8 else (4,)
+    made.refuse_unless(bits in known, f"its weights have {bits} bits")
+    return bits
 
 
-def _zero_points(made: Replacing, zeros: str, outputs: int, count: int, bits: int) -> str:
-    """``uint8 [outputs * count]``: the middle of the range where the node has none."""
-    if not zeros:
-        return made.constant(np.full(outputs * count, 1 << (bits - 1), np.uint8))
-    made.refuse_unless(made.kind(zeros) == TensorProto.UINT8, "its zero points are no whole numbers")
-    rows = made.op("Reshape", zeros, made.integers(outputs, -1))
-    given = made.op("Reshape", _unpacked(made, rows, bits), made.integers(outputs, -1))
-    cut = made.op("Slice", given, made.integers(0), made.integers(count), made.integers(1))
-    return made.op("Reshape", cut, made.integers(outputs * count))
+def _numbers(made: Replacing, values: str, dims: tuple[int, ...], size: int, scales: str, zeros: str) -> str:
+    """``float32 [dims]`` of one value a byte, with a scale and a zero point for `size` values of the last axis."""
+    blocks = made.op("Reshape", values, made.integers(-1, size))
+    scale = made.op("Cast", scales, to=TensorProto.FLOAT)
+    if zeros and made.kind(zeros) in (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16):
+        column = made.integers(-1, 1)
+        steps = made.op("DequantizeLinear", blocks, made.constant(np.array(1, np.float32)))
+        zero = made.op("Reshape", made.op("Cast", zeros, to=TensorProto.FLOAT), column)
+        numbers = made.op("Mul", made.op("Sub", steps, zero), made.op("Reshape", scale, column))
+    else:
+        row = made.integers(-1)
+        zero = made.op("Reshape", zeros, row) if zeros else ""
+        numbers = made.op("DequantizeLinear", blocks, made.op("Reshape", scale, row), zero, axis=0)
+    return made.op("Reshape", numbers, made.integers(*dims))
 
 
-def _unpacked(made: Replacing, packed: str, bits: int) -> str:
-    """One value a byte, with an axis behind the others that counts those of a byte."""
-    column = made.op("Unsqueeze", packed, made.integers(-1))
-    if bits == _WHOLE:
-        return column
-    return made.op("Concat", *_halves(made, column), axis=-1)
+def _unpacked(made: Replacing, packed: str, dims: tuple[int, ...], bits: int, length: int) -> str:
+    """``uint8 [..., length]``, one value a byte, of ``uint8 [dims]`` that hold several, the first lowest."""
+    given = made.dims(packed)
+    made.refuse_unless(math.prod(given) == math.prod(dims), f"{packed!r} is {list(given)}, and not {list(dims)}")
+    rows = made.op("Reshape", packed, made.integers(*dims))
+    if bits == _BYTE:
+        return rows
+    column = made.op("Unsqueeze", rows, made.integers(-1))
+    parts = [_part(made, column, bits, place) for place in range(_BYTE // bits)]
+    values = made.op("Reshape", made.op("Concat", *parts, axis=-1), made.integers(*dims[:-1], -1))
+    if dims[-1] * _BYTE // bits == length:
+        return values
+    return made.op("Slice", values, made.integers(0), made.integers(length), made.integers(len(dims) - 1))
 
 
-def _halves(made: Replacing, packed: str) -> tuple[str, str]:
-    """The lower and the upper half of each byte."""
-    four = made.constant(np.array(_PACKED, np.uint8))
-    raised = made.op("BitShift", packed, four, direction="LEFT")
-    return made.op("BitShift", raised, four, direction="RIGHT"), made.op("BitShift", packed, four, direction="RIGHT")
-
-
-def _row(made: Replacing, scales: str) -> str:
-    return made.op("Reshape", made.op("Cast", scales, to=TensorProto.FLOAT), made.integers(-1))
+def _part(made: Replacing, packed: str, bits: int, place: int) -> str:
+    """The value at a place of each byte."""
+    above = _BYTE - bits * (place + 1)
+    if above:
+        packed = made.op("BitShift", packed, made.constant(np.array(above, np.uint8)), direction="LEFT")
+    return made.op("BitShift", packed, made.constant(np.array(_BYTE - bits, np.uint8)), direction="RIGHT")

@@ -31,8 +31,7 @@ def write_dynamic(made: Replacing) -> None:
     """DynamicQuantizeLinear: its output is its input, the scale 1, the zero point 0."""
     made.give(made.given(0))
     for position, value in ((1, 1.0), (2, 0.0)):
-        if position < len(made.node.output) and made.node.output[position]:
-            made.give(made.constant(np.array(value, np.float32)), position)
+        made.give(made.constant(np.array(value, np.float32)), position)
     made.real.update(name for name in made.node.output if name)
 
 
@@ -61,7 +60,7 @@ def _unrounded(made: Replacing, name: str, maker: Callable[[str], NodeProto | No
     if node is not None and node.op_type in _SHAPES:
         before = _unrounded(made, node.input[0], maker, dynamic)
         moved = NodeProto.FromString(node.SerializeToString())
-        moved.input[0], moved.output[0] = before, f"{made.node.output[0]}/{len(made.nodes) + len(made.constants) + 1}"
+        moved.input[0], moved.output[0] = before, made.unused()
         moved.name = moved.output[0]
         made.nodes.append(moved)
         return str(moved.output[0])

@@ -42,7 +42,8 @@ def write_gemm(made: Replacing) -> None:
     given = [made.number(a, a_scale, a_zero), made.number(b, b_scale, b_zero, axis=0 if made.whole("transB") else 1)]
     if c:
         given.append(made.op("DequantizeLinear", c, made.op("Mul", a_scale, b_scale), axis=-1))
-    made.give_rounded(made.op("Gemm", *given, **made.attributes()), y_scale, y_zero)
+    alpha = made.attributes().get("alpha", 1.0)  # scales what is added as well
+    made.give_rounded(made.op("Gemm", *given, **made.attributes() | {"beta": alpha}), y_scale, y_zero)
 
 
 def write_pair(made: Replacing) -> None:
@@ -61,7 +62,7 @@ def write_single(made: Replacing) -> None:
     if kind == "ReduceMean" and "axes" in attributes:
         attributes["axes"] = [int(axis) for axis in attributes["axes"]]
     if kind == "Softmax" and made.whole("opset", _SOFTMAX_OF_AN_AXIS) < _SOFTMAX_OF_AN_AXIS:
-        flat = made.op("Flatten", x, axis=made.whole("axis", 1))  # over all axes from this one on
+        flat = made.op("Flatten", x, axis=made.whole("axis", -1))  # over all axes from this one on
         result = made.op("Reshape", made.op("Softmax", flat, axis=-1), made.op("Shape", x))
     else:
         result = made.op(kind, x, **attributes)

@@ -54,10 +54,10 @@ LEARNED: Mapping[str, Callable[[Unfused], None]] = {"Scaler": write_scaler}
 _TABLES = {CONTRIB_DOMAIN: FUSED, "ai.onnx.ml": LEARNED, **dict.fromkeys(DEFAULT_DOMAINS, ATTENTION)}
 
 
-def write_out(node: NodeProto, types: Mapping[str, TypeProto], opsets: Opsets) -> GraphProto | None:
+def write_out(node: NodeProto, types: Mapping[str, TypeProto], opsets: Opsets, taken: set[str]) -> GraphProto | None:
     """ONNX operators that compute what a fused one does; None for any other node.
 
-    `types` has the static type of all that it reads.
+    `types` has the static type of all that it reads; names of new values are added to those `taken`.
 
     Raises:
         ModelError: the operator is used in a way that is not known here.
@@ -65,6 +65,9 @@ def write_out(node: NodeProto, types: Mapping[str, TypeProto], opsets: Opsets) -
     write = _TABLES.get(node.domain, {}).get(node.op_type)
     if write is None:
         return None
-    made = Unfused(node, types, opsets)
-    write(made)
+    made = Unfused(node, types, opsets, taken)
+    try:
+        write(made)
+    except (ArithmeticError, LookupError, ValueError):  # dims of another number, 0 heads, an attribute of another type
+        raise made.refused("its inputs and attributes don't go together") from None
     return made.graph

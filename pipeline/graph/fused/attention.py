@@ -17,11 +17,13 @@ from pipeline.graph.fused.unfused import Unfused
 
 HIDDEN = -10000.0
 """The default of ``mask_filter_value``: what a score that must not count becomes."""
+NEVER = float(np.finfo(np.float32).min)
+"""What a score becomes whose key comes after the query."""
 
 
 @dataclass(frozen=True)
 class _Heads:
-    """Queries, keys and values ``[batch, heads, length, head]``, with the lengths of queries and of keys."""
+    """Queries, keys and values ``[batch, heads, length, head]``, with the lengths of queries, keys and past."""
 
     query: str
     key: str
@@ -29,13 +31,14 @@ class _Heads:
     batch: int
     queries: int
     keys: int
+    past: int
     size: int
 
 
 def write_attention(made: Unfused) -> None:
     """Attention: queries, keys and values are one product with the input."""
-    x, weights, bias, mask, past, added, length = (made.given(place) for place in range(7))
-    made.refuse_unless(not length, "its past shares a buffer with what it gives")
+    x, weights, bias, mask, past, added, shared = (made.given(place) for place in range(7))
+    made.refuse_unless(not shared, "its past shares a buffer with what it gives")
     made.refuse_unless(not made.whole("do_rotary"), "it turns queries and keys by their positions")
     batch, queries, _ = made.dims(x)
     heads = made.whole("num_heads")
@@ -49,15 +52,16 @@ def write_attention(made: Unfused) -> None:
         split.append(in_heads(made, part, batch, queries, heads, size // heads))
         start += size
     query, key, value = split
-    keys = queries
+    length = made.dims(past)[3] if past else 0
     if past:
-        keys += made.dims(past)[3]
         before = [made.op("Squeeze", made.part(past, 0, place, place + 1), made.integers(0)) for place in (0, 1)]
         key, value = (made.op("Concat", one, two, axis=2) for one, two in zip(before, (key, value), strict=True))
     if made.asked(1):
+        made.refuse_unless(sizes[0] == sizes[2], "keys and values of different sizes are one output")
         both = [made.op("Unsqueeze", each, made.integers(0)) for each in (key, value)]
         made.give(1, made.op("Concat", *both, axis=0))
-    made.give(0, _attend(made, _Heads(query, key, value, batch, queries, keys, sizes[0] // heads), mask, added))
+    taken = _Heads(query, key, value, batch, queries, length + queries, length, sizes[0] // heads)
+    made.give(0, _attend(made, taken, mask, added))
 
 
 def write_multi_head_attention(made: Unfused) -> None:
@@ -83,13 +87,14 @@ def write_multi_head_attention(made: Unfused) -> None:
         keys, pair = _keys_and_values(made, key, value, biases, batch, heads)
         given = [first, *pair]
     query, key, value = given
+    before = made.dims(past_key)[2] if past_key else 0
     if past_key:
-        keys += made.dims(past_key)[2]
         key = made.op("Concat", past_key, key, axis=2)
         value = made.op("Concat", past_value, value, axis=2)
     made.give(1, key)
     made.give(2, value)
-    made.give(0, _attend(made, _Heads(query, key, value, batch, queries, keys, size), mask, added))
+    taken = _Heads(query, key, value, batch, queries, before + keys, before, size)
+    made.give(0, _attend(made, taken, mask, added))
 
 
 def write_rotary_embedding(made: Unfused) -> None:
@@ -104,6 +109,7 @@ def write_rotary_embedding(made: Unfused) -> None:
     if len(dims) == 3:
         x = in_heads(made, x, batch, length, heads, dims[2] // heads)
     size = dims[3] if len(dims) == 4 else dims[2] // heads
+    check_turned(made, half, size)
     angles = [_angles(made, table, positions, batch, length) for table in (cosines, sines)]
     result = turned(made, x, angles, half, size)
     made.give(0, result if len(dims) == 4 else joined(made, result, batch, length, dims[2]))
@@ -116,11 +122,15 @@ def _attend(made: Unfused, heads: _Heads, mask: str, added: str) -> str:
     scores = made.op("Mul", scores, made.scalar(scale))
     if added:
         scores = made.op("Add", scores, added)
-    if mask:
-        scores = made.op("Add", scores, _hiding(made, mask, heads))
-    if made.whole("unidirectional"):
-        after = np.arange(heads.keys)[None] > np.arange(heads.queries)[:, None] + heads.keys - heads.queries
-        scores = made.op("Add", scores, made.constant(np.where(after, np.float32(HIDDEN), np.float32(0))))
+    hidden = _hiding(made, mask, heads) if mask else ""
+    if made.whole("unidirectional") == 1 and heads.queries > 1:
+        after = np.arange(heads.keys)[None] > np.arange(heads.queries)[:, None] + heads.past
+        if hidden:  # a key that comes after is hidden more than one that does not count
+            hidden = made.op("Where", made.constant(after), made.scalar(NEVER), hidden)
+        else:
+            hidden = made.constant(np.where(after, np.float32(NEVER), np.float32(0)))
+    if hidden:
+        scores = made.op("Add", scores, hidden)
     result = made.op("MatMul", made.op("Softmax", scores, axis=-1), heads.value)
     return joined(made, result, heads.batch, heads.queries, -1)
 
@@ -177,6 +187,12 @@ def in_heads(made: Unfused, name: str, batch: int, length: int, heads: int, size
 def joined(made: Unfused, name: str, batch: int, length: int, width: int) -> str:
     """``[batch, heads, length, head]`` as ``[batch, length, heads * head]``."""
     return made.reshaped(made.op("Transpose", name, perm=[0, 2, 1, 3]), batch, length, width)
+
+
+def check_turned(made: Unfused, half: int, size: int) -> None:
+    """Refuse tables that turn another part of a head than the node says; it says 0 for all of it."""
+    said = made.whole("rotary_embedding_dim") or size
+    made.refuse_unless(2 * half == said, f"its tables turn {2 * half} numbers of a head, and it says {said}")
 
 
 def turned(made: Unfused, name: str, angles: list[str], half: int, size: int) -> str:

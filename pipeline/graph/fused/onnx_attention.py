@@ -11,7 +11,7 @@ import math
 import numpy as np
 from onnx import TensorProto
 
-from pipeline.graph.fused.attention import HIDDEN, in_heads, joined, turned
+from pipeline.graph.fused.attention import HIDDEN, NEVER, check_turned, in_heads, joined, turned
 from pipeline.graph.fused.unfused import Unfused
 
 
@@ -49,9 +49,9 @@ def write_attention(made: Unfused) -> None:
         scores = made.op("Mul", bent, made.scalar(cap))
     if mask:
         scores = made.op("Add", scores, _added(made, mask, keys))
-    if made.whole("is_causal"):
+    if made.whole("is_causal") == 1:
         after = np.arange(keys)[None] > np.arange(queries)[:, None] + before
-        scores = made.op("Add", scores, made.constant(np.where(after, np.float32(HIDDEN), np.float32(0))))
+        scores = made.op("Add", scores, made.constant(np.where(after, np.float32(NEVER), np.float32(0))))
     result = made.op("MatMul", made.op("Softmax", scores, axis=-1), value)
     made.give(0, joined(made, result, batch, queries, heads * value_size) if rank == 3 else result)
 
@@ -64,6 +64,7 @@ def write_rotary_embedding(made: Unfused) -> None:
     batch, length = dims[0], dims[-2]
     heads = dims[1] if len(dims) == 4 else made.whole("num_heads")
     size = dims[3] if len(dims) == 4 else dims[2] // heads
+    check_turned(made, half, size)
     if len(dims) == 3:
         x = in_heads(made, x, batch, length, heads, size)
     rows = [made.op("Gather", table, positions) if positions else table for table in (cosines, sines)]

@@ -12,7 +12,7 @@ from onnx import GraphProto, NodeProto, TypeProto, helper, numpy_helper
 from pipeline.errors import ModelError
 from pipeline.graph.ir.attributes import settings
 from pipeline.graph.ir.inference import Opsets, is_static, shape_of
-from pipeline.graph.ir.traverse import input_at, label
+from pipeline.graph.ir.traverse import input_at, label, unused
 
 _Name = str
 
@@ -20,17 +20,18 @@ _Name = str
 class Unfused:
     """ONNX operators in place of `node`, in the order they are asked for.
 
-    `types` has the static type of all that the node reads. New values are named ``<name of the node>/<number>``, the
-    same for every bucket.
+    `types` has the static type of all that the node reads. New values are named ``<name of the node>/<number>``, with
+    more behind that where it is among the names `taken`, the same for every bucket.
     """
 
-    def __init__(self, node: NodeProto, types: Mapping[str, TypeProto], opsets: Opsets) -> None:
+    def __init__(self, node: NodeProto, types: Mapping[str, TypeProto], opsets: Opsets, taken: set[_Name]) -> None:
         self.node = node
         self._types = types
         self._opset = opsets.versions.get("", 1)
         self._graph = GraphProto()
         self._attributes = settings(node)
         self._count = 0
+        self._taken = taken
 
     @property
     def graph(self) -> GraphProto:
@@ -139,4 +140,7 @@ class Unfused:
 
     def _name(self) -> _Name:
         self._count += 1
-        return f"{self.node.name or self.node.output[0]}/{self._count}"
+        stem = self.node.name or next(filter(None, self.node.output), "")
+        made = unused(f"{stem}/{self._count}", self._taken)
+        self._taken.add(made)
+        return made

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
@@ -46,6 +46,21 @@ def all_tensors(graph: GraphProto) -> Iterator[TensorProto]:
                     yield attribute.t
                 elif attribute.type == AttributeProto.TENSORS:
                     yield from attribute.tensors
+
+
+def all_names(graph: GraphProto) -> set[str]:
+    """The names of all values and nodes, those of subgraphs included."""
+    names = {each.name for inner in all_graphs(graph) for each in (*inner.input, *inner.initializer)}
+    for node in all_nodes(graph):
+        names |= {node.name, *node.output}
+    return names
+
+
+def unused(name: str, taken: Collection[str]) -> str:
+    """The name, with underscores behind it as long as it is among `taken`."""
+    while name in taken:
+        name += "_"
+    return name
 
 
 def input_at(node: NodeProto, position: int) -> str:

@@ -23,7 +23,7 @@ from onnx import NodeProto, helper
 
 from pipeline.graph.floats.movers import MOVERS
 from pipeline.graph.ir.attributes import integer
-from pipeline.graph.ir.traverse import input_at, reads
+from pipeline.graph.ir.traverse import input_at, reads, unused
 from pipeline.graph.shapes.folding import Constants
 
 _SIGNED = frozenset({"int8", "int16", "int4", "int2"})
@@ -58,6 +58,7 @@ class _Passing:
         self._constants = constants
         self._outputs = outputs
         self._makers = {name: node for node in nodes for name in node.output if name}
+        self._taken = {*self._makers, *constants.types, *(name for node in nodes for name in reads(node))}
         self._numbers: dict[str, str] = {}
         self._encodings: dict[str, _Encoding] = {}
         self._rounded: set[str] = set()
@@ -108,7 +109,7 @@ class _Passing:
         encoding = self._encoding(node)
         if encoding is None:
             return False
-        made = f"{node.output[0]}/number"
+        made = self._unused(f"{node.output[0]}/number")
         bounds = [(end - encoding.zero) * encoding.scale for end in (encoding.low, encoding.high)]
         names = [self._constant(f"{made}/{place}", bound) for place, bound in zip(("low", "high"), bounds, strict=True)]
         self._nodes.append(helper.make_node("Clip", [node.input[0], *names], [made], node.name))
@@ -138,7 +139,7 @@ class _Passing:
         taken = self._makers.get(node.input[0])
         if taken is None or MOVERS.get(taken.op_type) != 1 or taken.input[0] not in self._constants:
             return False
-        table = f"{node.output[0]}/table"
+        table = self._unused(f"{node.output[0]}/table")
         turned = helper.make_node("DequantizeLinear", [taken.input[0], *node.input[1:]], [table], domain=node.domain)
         if not self._constants.fold(turned):
             return False
@@ -152,7 +153,7 @@ class _Passing:
 
     def _of_integers(self, node: NodeProto, wanted: _Encoding) -> bool:
         """Replace the DequantizeLinear of whole numbers that are none of ours, as an input of the model."""
-        made = f"{node.output[0]}/whole"
+        made = self._unused(f"{node.output[0]}/whole")
         self._nodes.append(helper.make_node("Cast", [node.input[0]], [made], f"{node.name}/cast", to=1))
         if wanted.zero:
             made = self._computed("Add", made, -float(wanted.zero), f"{node.output[0]}/centred")
@@ -182,7 +183,7 @@ class _Passing:
             moved.input.extend([fill, *node.input[3:]])
         for place, name in enumerate(node.output):
             if name:
-                moved.output[place] = f"{name}/number"
+                moved.output[place] = self._unused(f"{name}/number")
                 self._numbers[name], self._encodings[name] = moved.output[place], known[0]
         self._nodes.append(moved)
         return True
@@ -194,18 +195,25 @@ class _Passing:
             return
         self._rounded.add(name)
         scale = self._constant(f"{name}/scale", encoding.scale)
-        self._nodes.append(helper.make_node("Div", [self._numbers[name], scale], [f"{name}/steps"], f"{name}/steps"))
-        self._nodes.append(helper.make_node("Round", [f"{name}/steps"], [f"{name}/rounded"], f"{name}/rounded"))
-        shifted = f"{name}/rounded"
+        steps, shifted = self._unused(f"{name}/steps"), self._unused(f"{name}/rounded")
+        self._nodes.append(helper.make_node("Div", [self._numbers[name], scale], [steps], steps))
+        self._nodes.append(helper.make_node("Round", [steps], [shifted], shifted))
         if encoding.zero:
             shifted = self._computed("Add", shifted, float(encoding.zero), f"{name}/shifted")
         self._nodes.append(helper.make_node("Cast", [shifted], [name], f"{name}/cast", to=encoding.kind))
 
     def _computed(self, kind: str, name: str, value: float, made: str) -> str:
         """A value after an operator with one constant number."""
+        made = self._unused(made)
         self._nodes.append(helper.make_node(kind, [name, self._constant(f"{made}/by", value)], [made], made))
         return made
 
+    def _unused(self, name: str) -> str:
+        made = unused(name, self._taken)
+        self._taken.add(made)
+        return made
+
     def _constant(self, name: str, value: float) -> str:
+        name = self._unused(name)
         self._constants.add_array(name, np.array(value, np.float32))
         return name

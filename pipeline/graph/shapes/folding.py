@@ -8,6 +8,7 @@ largest of them.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import threading
 from collections.abc import Collection, Iterable, Mapping
@@ -22,19 +23,26 @@ from onnx import AttributeProto, NodeProto, TensorProto, TypeProto, helper, nump
 
 from pipeline.errors import ModelError
 from pipeline.graph.files.blob_writer import BlobWriter
-from pipeline.graph.files.model_file import EXTERNAL_BYTES, SUB_BYTE_BITS, is_external, packed_size, tensor_array
-from pipeline.graph.ir.inference import Opsets, infer_outputs, is_static, one_node_session, shape_of
+from pipeline.graph.files.model_file import EXTERNAL_BYTES, is_external, packed_size, tensor_array
+from pipeline.graph.ir.inference import Opsets, ShapeError, infer_outputs, is_static, one_node_session, shape_of
 from pipeline.graph.ir.moves import VIEWS
 from pipeline.graph.ir.traverse import all_nodes, attribute_graphs, label, reads
 
 FOLD_LIMIT = 64 << 20
 """A node whose result would be larger than this, and than twice its inputs, is left in the graph."""
 
-_GROWTH: Mapping[str, int] = {"DequantizeLinear": 8}
+_GROWTH: Mapping[str, int] = {"DequantizeLinear": 16}
 """How many times its inputs a result may take whatever its size, where that is not twice: weights are unpacked."""
 
 _AT_ONCE = 1 << 20
 """Results up to this many bytes are computed when their node is folded, larger ones when they are written."""
+
+_FOREIGN = frozenset(
+    f"tensor({name})"
+    for name in ("bfloat16", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "float4e2m1", "int4",
+                 "uint4", "int2", "uint2")
+)  # fmt: skip
+"""Types that numpy has not, as onnxruntime spells them."""
 
 _LONGEST_S = 20.0
 """A node with a loop inside that takes longer to compute is refused: it may have no end."""
@@ -182,6 +190,9 @@ class Constants:
         if size > max(FOLD_LIMIT, _GROWTH.get(node.op_type, 2) * given):
             return False
         if node.op_type in VIEWS and node.domain == "":
+            before, after = (math.prod(shape_of(each)) for each in (self.types[node.input[0]], outputs[node.output[0]]))
+            if before != after:
+                raise ShapeError(f"{before} elements can't be in dims of {after}")
             source = self._sources[node.input[0]]
             self._sources[node.output[0]] = source if isinstance(source, _View) else _View(node.input[0])
         elif size <= _AT_ONCE or (depth := self._depth(node)) > _DEFERRED:
@@ -200,8 +211,8 @@ class Constants:
         return True
 
     def _is_packed(self, name: str) -> bool:
-        """Whether onnxruntime takes a value as an initializer only: its Python interface knows no type below a byte."""
-        return self.types[name].tensor_type.elem_type in SUB_BYTE_BITS
+        """Whether onnxruntime takes a value as an initializer only: its Python interface knows numpy's own types."""
+        return helper.tensor_dtype_to_np_dtype(self.types[name].tensor_type.elem_type).isbuiltin != 1
 
     def _depth(self, node: NodeProto) -> int:
         """How many results that wait to be computed one of this node would be on top of, and it."""
@@ -218,7 +229,9 @@ class Constants:
             return [each.copy() for each in self._alike[content]]
         try:
             _check_division(node, feeds)
-            packed = [numpy_helper.from_array(feeds.pop(name), name) for name in [*feeds] if self._is_packed(name)]
+            packed = [
+                numpy_helper.from_array(_wider(feeds.pop(name)), name) for name in [*feeds] if self._is_packed(name)
+            ]
             known = {name: self.types[name] for name in feeds}
             session = one_node_session(node, known, self.types, packed, self._opsets)
             results = _run(session, feeds, bounded=any(True for _ in attribute_graphs(node)))
@@ -299,6 +312,9 @@ def _run(session: ort.InferenceSession, feeds: Mapping[str, NDArray[Any]], *, bo
     """What a session computes; with `bounded`, an error after :data:`_LONGEST_S`."""
     results: list[NDArray[Any]]
     if not bounded:
+        if any(each.type in _FOREIGN for each in session.get_outputs()):
+            values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in feeds.items()}
+            return [_array(value) for value in session.run_with_ort_values(None, values)]
         results = session.run(None, dict(feeds))
         return results
     options = ort.RunOptions()
@@ -314,6 +330,20 @@ def _run(session: ort.InferenceSession, feeds: Mapping[str, NDArray[Any]], *, bo
     finally:
         timer.cancel()
     return results
+
+
+def _wider(array: NDArray[Any]) -> NDArray[Any]:
+    """Numbers of 4 bits in float8, which has them all: onnxruntime 1.31 has no kernels for them. Others as they are."""
+    narrow, wide = (
+        helper.tensor_dtype_to_np_dtype(kind) for kind in (TensorProto.FLOAT4E2M1, TensorProto.FLOAT8E4M3FN)
+    )
+    return array.astype(wide) if array.dtype == narrow else array
+
+
+def _array(value: ort.OrtValue) -> NDArray[Any]:
+    """A value of any element type."""
+    raw = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
+    return numpy_helper.to_array(TensorProto(data_type=value.element_type(), dims=value.shape(), raw_data=raw))
 
 
 def _check_division(node: NodeProto, feeds: Mapping[str, NDArray[Any]]) -> None:

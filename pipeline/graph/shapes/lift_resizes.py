@@ -15,10 +15,11 @@ from __future__ import annotations
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from pipeline.errors import ModelError
 from pipeline.graph.files.model_file import is_external
 from pipeline.graph.ir.attributes import settings
 from pipeline.graph.ir.inference import Opsets
-from pipeline.graph.ir.traverse import DEFAULT_DOMAINS, all_graphs
+from pipeline.graph.ir.traverse import DEFAULT_DOMAINS, all_graphs, label
 
 RESIZE = "Resize"
 _OPSET = 11
@@ -37,6 +38,7 @@ def lift_resizes(model: ModelProto) -> list[NodeProto]:
             if node.op_type not in ("Upsample", RESIZE) or node.domain not in DEFAULT_DOMAINS:
                 continue
             attributes = settings(node)
+            mode = attributes.get("mode", b"nearest")
             if len(node.input) < 2:  # opset 7 and 8: the scales are an attribute
                 scales = f"{node.output[0]}/scales"
                 values = np.array(attributes.get("scales", ()), np.float32)
@@ -44,6 +46,12 @@ def lift_resizes(model: ModelProto) -> list[NodeProto]:
                 graph.initializer.append(tensors[scales])
             else:
                 scales = node.input[1]
+            if (
+                mode == b"nearest"
+                and _shrinks(tensors.get(scales))
+                and (numpy_helper.to_array(tensors[scales]) > 1).any()
+            ):
+                raise _mixed(node)
             given = [node.input[0], "", scales]
             node.CopyFrom(
                 helper.make_node(
@@ -51,13 +59,21 @@ def lift_resizes(model: ModelProto) -> list[NodeProto]:
                     given,
                     list(node.output),
                     node.name,
-                    mode=attributes.get("mode", b"nearest"),
+                    mode=mode,
                     coordinate_transformation_mode="asymmetric",
                     nearest_mode="ceil" if _shrinks(tensors.get(scales)) else "floor",
                 )
             )
             lifted.append(node)
     return lifted
+
+
+def _mixed(node: NodeProto) -> ModelError:
+    return ModelError(
+        f"node {label(node)} grows one axis and shrinks another",
+        why="in opsets before 11 the nearest pixel is then another one on each axis, which later ones can't say",
+        remedy="export the model with opset 11 or later",
+    )
 
 
 def _shrinks(scales: TensorProto | None) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper, inliner, version_converter
 
 from pipeline.errors import ModelError
+from pipeline.graph.files.functions import bind_attributes, refused
 from pipeline.graph.files.inlining import inline_branch
 from pipeline.graph.files.runtime_operators import bring_back, set_aside, set_runtime_operators_aside
 from pipeline.graph.ir.inference import REFUSALS, Opsets, ShapeError
@@ -31,6 +32,9 @@ computes natively, with 17."""
 # Before these opsets, ONNX's converter (1.23) takes the operator for one that computes something else, and doesn't say.
 _CONVERTED_WRONGLY = {"Scan": 9, "Hardmax": 13}
 
+_MASKS_OF_DROPOUT = 12
+"""The opset from which on onnxruntime's mask of a Dropout is true where nothing is dropped."""
+
 _USUAL_ACTIVATIONS = {"LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh"), "RNN": ("tanh",)}
 """Of each direction, as ONNX takes them if none are named. https://onnx.ai/onnx/operators/onnx__LSTM.html"""
 
@@ -39,16 +43,14 @@ def inline_functions(model: ModelProto) -> ModelProto:
     """The model with its functions written out where they are called.
 
     Raises:
-        ModelError: a function and its calls don't fit, or it is of another opset and can't be converted.
+        ModelError: a function and its calls don't fit, or it is of an opset that gives it another meaning.
     """
     if not model.functions:
         return model
     try:
-        inlined: ModelProto = inliner.inline_local_functions(model, convert_version=True)
+        inlined: ModelProto = inliner.inline_local_functions(bind_attributes(model))
     except REFUSALS as error:
-        raise _not_inlined(" ".join(str(error).split())[:300]) from None
-    if inlined.functions:
-        raise _not_inlined(f"function {inlined.functions[0].name!r} is of another opset than the model")
+        raise refused(" ".join(str(error).split())[:300]) from None
     return inlined
 
 
@@ -67,7 +69,8 @@ def lift_opset(model: ModelProto) -> ModelProto:
     if opset >= OPSET:
         return model
     for node in all_nodes(model.graph):
-        if opset < _CONVERTED_WRONGLY.get(node.op_type, 0):
+        drops = node.op_type == "Dropout" and len(node.output) > 1 and node.output[1] and opset < _MASKS_OF_DROPOUT
+        if opset < _CONVERTED_WRONGLY.get(node.op_type, 0) or drops:
             raise _not_lifted(opset, f"ONNX's converter gives node {label(node)} another meaning")
     set_aside(model, [*set_runtime_operators_aside(model), *lift_resizes(model)])
     try:
@@ -167,14 +170,6 @@ def _names_usual_activations(node: NodeProto) -> bool:
     usual = _USUAL_ACTIVATIONS.get(node.op_type, ()) if node.domain in DEFAULT_DOMAINS else ()
     named = [name.decode().lower() for each in node.attribute if each.name == "activations" for name in each.strings]
     return bool(usual and named) and named == [*usual] * (len(named) // len(usual))
-
-
-def _not_inlined(why: str) -> ModelError:
-    return ModelError(
-        "the functions of the model can't be written out where they are called",
-        why=why,
-        remedy="export the model again; in PyTorch, with optimize=True",
-    )
 
 
 def _not_lifted(opset: int, why: str) -> ModelError:

@@ -41,7 +41,7 @@ from pipeline.graph.fused import write_out
 from pipeline.graph.ir.attributes import integer, settings
 from pipeline.graph.ir.inference import Opsets, ShapeError, infer_outputs, is_static, shape_of, spell
 from pipeline.graph.ir.moves import VIEWS
-from pipeline.graph.ir.traverse import DEFAULT_DOMAINS, input_at, live_nodes, reads
+from pipeline.graph.ir.traverse import DEFAULT_DOMAINS, all_names, input_at, live_nodes, reads
 from pipeline.graph.shapes import shape_errors
 from pipeline.graph.shapes.axes import DimError, dim_size, fix_inputs
 from pipeline.graph.shapes.empty_values import (
@@ -133,6 +133,7 @@ class _Pass:
         self._types |= self._constants.types
         self._outputs = {value.name for value in model.graph.output}
         self._read = {name for node in model.graph.node for name in reads(node)} | self._outputs
+        self._taken = all_names(model.graph)
         self._same_as: dict[str, str] = {}
         self._renamed: dict[str, str] = {}
         self._kept: list[NodeProto] = []
@@ -277,7 +278,7 @@ class _Pass:
 
     def _written_in_tensors(self, node: NodeProto) -> GraphProto | None:
         """ONNX's operators on tensors in place of a fused operator, or of one on lists."""
-        fused = write_out(node, self._types, self._opsets)
+        fused = write_out(node, self._types, self._opsets, self._taken)
         return fused if fused is not None else self._lists.write_out(node)
 
     def _known(self, name: str) -> NDArray[Any] | None:
@@ -344,6 +345,7 @@ class _Pass:
 
     def _take_in(self, branch: GraphProto) -> None:
         self._read.update(name for node in branch.node for name in reads(node))
+        self._taken |= all_names(branch)
         for tensor in branch.initializer:
             self._constants.add_tensor(tensor)
             self._types[tensor.name] = self._constants.types[tensor.name]

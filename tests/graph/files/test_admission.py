@@ -80,6 +80,12 @@ REFUSED: list[tuple[str, Change, str, str]] = [
      nothing, "the functions of the model can't be written out", "export the model again"),
     (X + "{ y = Scan <num_scan_inputs = 1, body = b (float[4] r) => (float[4] o) { o = Neg (r) }> ( , x) }", opset(8),
      "the model is of opset 8 and can't be converted to 17", "'y' (Scan)"),
+    (
+        X.replace(" y)", " y, bool[1] m)") + "{ y, m = Dropout (x) }",
+        opset(11),
+        "the model is of opset 11 and can't be converted to 17",
+        "'y' (Dropout)",
+    ),
     (X + "{ y = Hardmax (x) }", opset(11), "the model is of opset 11 and can't be converted to 17", "'y' (Hardmax)"),
     (X + "{ a = Reshape (w, w)  y = Add (x, a) }", nothing, "node 'a' (Reshape) reads don't go together", "'w'"),
 ]  # fmt: skip

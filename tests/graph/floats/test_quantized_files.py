@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -221,3 +222,56 @@ def decibels(wanted: NDArray[Any], made: NDArray[Any]) -> float:
     assert wanted.shape == made.shape
     noise = float(((wanted - made) ** 2).sum())
     return 10 * float(np.log10(float((wanted**2).sum()) / noise)) if noise else np.inf
+
+
+QUANTIZED: Mapping[str, NDArray[Any]] = {
+    "s": np.array(0.05, np.float32), "i": np.array(5, np.int8), "u": np.array(130, np.uint8),
+    "r": np.array(0.04, np.float32),
+    "w": np.random.default_rng(1).integers(-99, 99, (4, 24)).astype(np.int8), "k": np.full(24, 0.02, np.float32),
+    "n": np.array(3, np.int8), "c": np.random.default_rng(2).integers(-900, 900, 24).astype(np.int32), "b": numbers(24),
+    "o": np.array(1 / 256, np.float32), "m": np.array(-128, np.int8),
+}  # fmt: skip
+M = "com.microsoft"
+OPERATORS = {
+    "a sum of int8 without a zero point": f"q = QuantizeLinear (x, s, i) t = {M}.QLinearAdd (q, s, i, q, s, i, r)",
+    "a product of int8 without a zero point": f"""q = QuantizeLinear (x, s, t0)
+        t = {M}.QLinearMul (q, s, t0, q, s, t0, r)""",
+    "a Gemm that scales what is added": f"""q = QuantizeLinear (x, s, i)
+        t = {M}.QGemm <alpha = 0.5> (q, s, i, w, s, n, c, r, i)""",
+    "a Softmax of the last axis": f"q = QuantizeLinear (x, s, i) t = {M}.QLinearSoftmax <opset = 11> (q, s, i, o, m)",
+}
+STEP = {
+    "a Softmax of the last axis": ("o, m", 1 / 256),
+    "a sum of int8 without a zero point": ("r", 0.04),
+    "a product of int8 without a zero point": ("r", 0.04),
+}
+
+
+@pytest.mark.parametrize("case", OPERATORS)
+def test_what_a_quantized_operator_leaves_out_is_what_onnxruntime_takes(case: str, tmp_path: Path) -> None:
+    """Inputs are on the grid of their scale: only the output is rounded, by half a step."""
+    to, step = STEP.get(case, ("r, i", 0.04))
+    back = {"r": "r, t0", "o, m": "o, m"}.get(to, to)
+    text = f"g (float[3,4] x) => (float[n,m] y) {{ {OPERATORS[case]} y = DequantizeLinear (t, {back}) }}"
+    words = set(re.findall(r"\w+", text))
+    source = model(
+        text, {name: each for name, each in {**QUANTIZED, "t0": np.array(0, np.int8)}.items() if name in words}
+    )
+    feeds = {"x": (np.random.default_rng(3).integers(-100, 100, (3, 4)) * np.float32(0.05)).astype(np.float32)}
+    made = ingested(tmp_path, source).folder / MODEL
+    np.testing.assert_allclose(outputs(made, feeds)[0], outputs(source, feeds)[0], rtol=0, atol=step * 0.51 + 1e-5)
+
+
+@pytest.mark.parametrize("name", ["", "y", "attention"])
+@pytest.mark.parametrize("scale", ["r", "k"])
+def test_an_attention_of_integers_has_any_name(name: str, scale: str, tmp_path: Path) -> None:
+    """It is written out twice, as Attention and as products: names of values are not taken twice."""
+    source = model(
+        f"""g (float[2,3,4] x) => (float[2,3,8] y) {{ q = QuantizeLinear (x, s, u)
+        y = {M}.QAttention <num_heads = 2, unidirectional = 1> (q, w, b, s, {scale}, , u, n) }}""",
+        {each: QUANTIZED[each] for each in ("s", "u", "w", "b", "n", scale)},
+    )
+    source.graph.node[1].name = name
+    feeds = {"x": (np.random.default_rng(3).integers(-100, 100, (2, 3, 4)) * np.float32(0.05)).astype(np.float32)}
+    made = shaped(tmp_path, source).folder / MODEL
+    np.testing.assert_allclose(outputs(made, feeds)[0], outputs(source, feeds)[0], rtol=1e-3, atol=1e-3)

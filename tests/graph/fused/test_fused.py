@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from pipeline.errors import ModelError
+from pipeline.graph.files.inlining import rename
 from pipeline.graph.files.model_file import MODEL, load_graph
 from pipeline.graph.fused import FUSED
 from tests.support.graphs import operators
@@ -19,7 +20,10 @@ X3 = "g (float[b,n,16] x) => (float[b,n,k] y)"
 TABLE: dict[str, NDArray[np.generic]] = {
     "w16": numbers(16, 16) / 4, "w48": numbers(16, 48) / 4, "b16": numbers(16), "b48": numbers(48), "g": numbers(16),
     "kernel": numbers(4, 3, 3, 3) / 5, "lengths": np.array([4, 2], np.int32),
-    "keep": np.array([[1, 1, 1, 1, 0], [1, 1, 1, 0, 0]], np.int32), "places": np.array([[0, 1, 2, 3, 4]] * 2),
+    "keep": np.array([[1, 1, 1, 1, 0], [1, 1, 1, 0, 0]], np.int32),
+    "late": np.array([[0, 0, 1, 1, 0], [0, 1, 1, 0, 0]], np.int32),
+    "one": np.array([1]), "two": np.array([2]),
+    "four": np.array([4]), "places": np.array([[0, 1, 2, 3, 4]] * 2),
     "cosines": np.cos(np.arange(9)[:, None] * np.array([1, 0.3])).astype(np.float32),
     "sines": np.sin(np.arange(9)[:, None] * np.array([1, 0.3])).astype(np.float32),
     "first": np.array([2]), "added": numbers(1, 4, 5, 5), "past": numbers(2, 2, 4, 3, 4),
@@ -31,9 +35,15 @@ FORMS = {
     "Attention with a mask and scores": f"{X3} {{ y = {M}.Attention <num_heads = 4> (x, w48, b48, keep, , added) }}",
     "Attention that is causal and has a past": f"""g (float[b,n,16] x) => (float[b,n,k] y, float[i,j,h,m,s] p)
         {{ y, p = {M}.Attention <num_heads = 4, unidirectional = 1> (x, w48, b48, , past) }}""",
+    "Attention that is causal with a mask": f"""{X3} {{
+        y = {M}.Attention <num_heads = 4, unidirectional = 1> (x, w48, b48, late) }}""",
+    "Attention with sizes of its own": f"""{X3} {{
+        y = {M}.Attention <num_heads = 4, qkv_hidden_sizes = [12, 12, 24]> (x, w48, b48) }}""",
     "BiasGelu": f"{X3} {{ y = {M}.BiasGelu (x, b16) }}",
     "EmbedLayerNormalization": f"""g (int32[b,n] ids) => (float[b,n,16] y, int32[b] m) {{
         y, m = {M}.EmbedLayerNormalization <epsilon = 0.01> (ids, segments, words, table, kinds, g, b16, keep) }}""",
+    "EmbedLayerNormalization that says no kind of mask": f"""g (int32[b,n] ids) => (float[b,n,16] y, int32[b] m) {{
+        y, m = {M}.EmbedLayerNormalization <mask_index_type = 0> (ids, , words, table, , g, b16, keep) }}""",
     "FastGelu": f"{X3} {{ y = {M}.FastGelu (x, b16) }}",
     "FusedConv": f"""g (float[2,3,6,6] x) => (float[2,4,4,4] y) {{
         y = {M}.FusedConv <activation = "LeakyRelu", activation_params = [0.2]> (x, kernel) }}""",
@@ -44,6 +54,10 @@ FORMS = {
     "FusedMatMul": f"{X3} {{ y = {M}.FusedMatMul <transB = 1, alpha = 0.25> (x, x) }}",
     "MultiHeadAttention": f"""{X3} {{ k = Relu (x)
         y = {M}.MultiHeadAttention <num_heads = 4, scale = 0.3> (x, k, x, b48, keep) }}""",
+    "MultiHeadAttention that is causal over fewer keys": f"""{X3} {{ k = Slice (x, two, four, one)
+        y = {M}.MultiHeadAttention <num_heads = 4, unidirectional = 1> (x, k, k) }}""",
+    "MultiHeadAttention with a flag of 2": f"""{X3} {{
+        y = {M}.MultiHeadAttention <num_heads = 4, unidirectional = 2> (x, x, x) }}""",
     "MultiHeadAttention with a past": f"""g (float[b,n,16] x) => (float[b,n,16] y, float[b,h,m,s] k, float[b,h,m,s] v)
         {{ y, k, v = {M}.MultiHeadAttention <num_heads = 4, unidirectional = 1> (x, x, x, , , , past_k, past_v) }}""",
     "QuickGelu": f"{X3} {{ y = {M}.QuickGelu <alpha = 1.5> (x) }}",
@@ -100,6 +114,23 @@ def test_a_scaler_of_scikit_learn_is_written_in_onnx(kind: str, numbers_given: s
 
     assert not [node.op_type for node in load_graph(static).graph.node if node.domain]
     np.testing.assert_allclose(outputs(static, feeds)[0], outputs(source, feeds)[0], rtol=1e-6)
+
+
+def test_names_of_values_are_not_taken_twice(tmp_path: Path) -> None:
+    """Of a node that is named like its output, and of values that are named as those that it becomes."""
+    taken = ("y/1", "y/2", "y/3")
+    source = model(
+        f"g (float[b,n,16] x) => (float[b,n,16] y, {', '.join(f'float[b,n,16] v{n}' for n in range(3))}) {{"
+        f" y = {M}.FastGelu (x) v0 = Neg (x) v1 = Exp (v0) v2 = Add (v0, v1) }}"
+    )
+    rename(source.graph, {f"v{number}": name for number, name in enumerate(taken)})
+    source.graph.node[0].name = "y"
+    for value, name in zip(source.graph.output[1:], taken, strict=True):
+        value.name = name
+    feeds: dict[str, NDArray[np.generic]] = {"x": numbers(2, 5, 16)}
+    made = outputs(shaped(tmp_path, source, b=2, n=5).folder / MODEL, feeds)
+    for one, other in zip(made, outputs(source, feeds), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
 def test_names_are_the_same_in_every_bucket(tmp_path: Path) -> None:

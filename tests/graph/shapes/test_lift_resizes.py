@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pipeline.errors import ModelError
 from pipeline.graph.files.model_file import MODEL, load_graph
 from pipeline.graph.shapes.lift_resizes import lift_resizes
 from tests.support.sources import ingested, model, numbers, outputs
@@ -35,6 +36,16 @@ def test_resizing_of_early_opsets_is_lifted(form: str, tmp_path: Path) -> None:
 
     assert [node.op_type for node in load_graph(made).graph.node] == ["Resize"]
     np.testing.assert_allclose(outputs(made, feeds)[0], wanted, rtol=1e-6, atol=1e-6)
+
+
+def test_resizing_that_grows_one_axis_and_shrinks_another(tmp_path: Path) -> None:
+    """Lifted if linear; the nearest pixel is before on one axis and behind on the other, which no later form says."""
+    mixed, feeds = {"s": np.array([1, 1, 2, 0.5], np.float32)}, {"x": numbers(1, 2, 6, 8)}
+    linear = model(f'{X} {{ y = Resize <mode = "linear"> (x, s) }}', mixed, opset=10)
+    made = ingested(tmp_path / "linear", linear).folder / MODEL
+    np.testing.assert_allclose(outputs(made, feeds)[0], outputs(linear, feeds)[0], rtol=1e-6, atol=1e-6)
+    with pytest.raises(ModelError, match=r"'y' \(Resize\) grows one axis and shrinks another"):
+        ingested(tmp_path / "nearest", model(f"{X} {{ y = Resize (x, s) }}", mixed, opset=10))
 
 
 def test_resizing_of_opset_11_is_left_alone(tmp_path: Path) -> None:

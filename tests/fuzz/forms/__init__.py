@@ -1,0 +1,1 @@
+"""Random ONNX files, by kind: one function a form of an operator."""
