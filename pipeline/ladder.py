@@ -3,5 +3,6 @@
 EXACT_DB = 100.0
 """The most that is reported: below that, outputs differ by the order of float32 sums, which varies with the CPU."""
 
-RUNGS = ("padding", "rewrite", "quantization", "compile")
-"""The rungs of the ladder below the original model, top down."""
+READING = "reading"
+RUNGS = (READING, "padding", "rewrite", "quantization", "compile")
+"""The rungs of the ladder, top down. The first is the model that was read, held against the source's own file."""

@@ -152,7 +152,7 @@ class Findings:
                 for rung, db in figures_of(step, self.facts(step)).items():
                     known = figures.get(rung, db)
                     figures[rung] = None if db is None or known is None else min(known, db)
-        ordered = {rung: figures[rung] for rung in (*RUNGS[2:], "total", QUIET) if rung in figures}
+        ordered = {rung: figures[rung] for rung in (*RUNGS[3:], "total", QUIET) if rung in figures}
         sizes = [part.constant_bytes for part in self._quantized(chain)]
         at, why = (missed.step.id, missed.miss.error.what) if missed else ("", "")
         return Attempt(label(scheme), at, why, {**ordered}, max(sizes, default=0))

@@ -16,13 +16,13 @@ from pipeline.build.exact_lengths import exact_lengths
 from pipeline.build.read_apart import accepted_shares, told_apart
 from pipeline.build.too_many_dims import too_many_dims
 from pipeline.config.thresholds import Thresholds
-from pipeline.contracts import bundle, context, converse, emulate, rewrite, verify
+from pipeline.contracts import bundle, context, converse, emulate, reading, rewrite, verify
 from pipeline.contracts.limits import WORST_BELOW_DB
 from pipeline.contracts.measures import Subject
 from pipeline.errors import PipelineError, VerificationError
 from pipeline.frozen import dataclass
 from pipeline.graph.accuracy.verdict import TOTAL, Shortfall, shortfalls
-from pipeline.ladder import RUNGS
+from pipeline.ladder import READING, RUNGS
 from pipeline.model import Json, Manifest
 from pipeline.qnn import hints
 
@@ -37,6 +37,8 @@ NOISE_DB = 10.0
 """At this SQNR the error is a third of the signal. No message advises to accept less."""
 
 COARSE = "HTP computes a node with less accuracy than onnxruntime's CPU does"
+_AGAINST = {READING: "the source's own file", "padding": "the original model", TOTAL: "the original model"}
+"""The model that a rung is held against, where it is not the rung above."""
 _CAUSES: Mapping[str, tuple[str, str]] = {
     "padding": (
         "the padded tail reaches into the valid part: a norm, a mean, a softmax or a recurrence over the length without"
@@ -96,6 +98,8 @@ def check(name: str, made: Manifest, thresholds: Thresholds) -> Miss | None:
         if (opinion := emulated.second_opinion) and opinion.disagreements:
             return Miss(_contradicted(name, opinion))
         return next(_misses(name, emulated, thresholds), None)
+    if made.stage == "reading":
+        return next(_misread(name, made.read(reading.Facts.from_json), thresholds), None)
     if made.stage == "rewrite":
         deep = made.read(rewrite.Facts.from_json).too_many_dims
         return Miss(too_many_dims(deep)) if deep is not None and not thresholds.max_cpu_nodes else None
@@ -119,7 +123,7 @@ def wish(stage: str, facts: Mapping[str, Json], wished: Thresholds, *, features_
         return None
     ladder: Ladder = (verify.Facts if stage == "verify" else emulate.Facts).from_json(facts)
     so_far = "keeps to every threshold" + " on the CPU" * (stage == "verify")
-    own = [RUNGS[2]] if stage == "verify" else [RUNGS[3]]
+    own = ["quantization"] if stage == "verify" else ["compile"]
     measured = {rung: ladder.rungs[rung] for rung in own if rung in ladder.rungs} | {TOTAL: ladder.outputs}
     subjects = {label: ladder.subjects.get(label, Subject(label)) for label in ladder.outputs}
     aims = dict.fromkeys((label for label, subject in subjects.items() if not subject.state), wished)
@@ -151,7 +155,7 @@ def _misses(name: str, facts: Ladder, thresholds: Thresholds) -> Iterator[Miss]:
     if isinstance(facts, emulate.Facts):
         thresholds = thresholds.for_few(facts.samples, facts.of)
     total = shortfalls(TOTAL, facts.outputs, facts.subjects, thresholds)
-    of_rungs = {rung: shortfalls(rung, facts.rungs.get(rung, {}), facts.subjects, thresholds) for rung in RUNGS}
+    of_rungs = {rung: shortfalls(rung, facts.rungs.get(rung, {}), facts.subjects, thresholds) for rung in RUNGS[1:]}
     # What padding or a rewrite changes is of no precision, and explains what lies outside behind it. That is told
     # before how much rounding costs in dB.
     of_form = [missed for rung in ("padding", "rewrite") for missed in of_rungs.pop(rung)]
@@ -162,6 +166,39 @@ def _misses(name: str, facts: Ladder, thresholds: Thresholds) -> Iterator[Miss]:
     yield from (_quiet_miss(name, missed) for missed in shortfalls(TOTAL, facts.quiet, _quiet(facts), thresholds))
     if isinstance(facts, verify.Facts):  # on the few samples that are emulated, one label may be a tenth of the score
         yield from map(Miss, _score_changed(name, facts, thresholds))
+
+
+def _misread(name: str, facts: reading.Facts, thresholds: Thresholds) -> Iterator[Miss]:
+    """Why a component may not ship that was not shown to be the source's file."""
+    found = facts.reading
+    if found.shown == "not proven" and thresholds.reading_required:
+        yield Miss(
+            VerificationError(
+                "nothing shows whether the file was read as it is meant",
+                where=name,
+                why=found.why or "",
+                remedy="export the file with operators that onnxruntime's CPU runs, or add held-out samples; or let it"
+                " ship all the same with verification: {reading: measured}",
+            ),
+            READING,
+        )
+    for missed in shortfalls(READING, facts.figures, facts.subjects, thresholds):
+        if found.shown == "own rounding":
+            return
+        least = min(_floor(each.sqnr_db) for each in facts.figures.values())
+        accepts = f"thresholds: {{reading_db: {least}}}" if least >= NOISE_DB else ""
+        error = VerificationError(
+            _told(missed, state=False),
+            where=f"{name}, worst of {found.samples} samples: {missed.figures.worst_sample}",
+            why=f"the model that was read computes something else than the file in {found.by}: {found.why}",
+            remedy="report it with the file, as it is read wrongly; until that is mended, build from another export of"
+            " the model" + (f"; or accept it with {accepts}" if accepts else ""),
+        )
+        yield Miss(error, READING, accepts=accepts, sqnr_db=missed.figures.sqnr_db)
+
+
+def _floor(sqnr_db: float | None) -> int:
+    return math.floor(sqnr_db or 0)
 
 
 def _miss(name: str, missed: Shortfall, facts: Ladder, thresholds: Thresholds) -> Miss:
@@ -223,7 +260,7 @@ def _quiet_miss(name: str, missed: Shortfall) -> Miss:
 def _told(missed: Shortfall, *, state: bool, what: str = "") -> str:
     """What misses what, in a line."""
     what = what or ("the whole ladder" if missed.rung == TOTAL else f"the {missed.rung} rung")
-    against = "the original model" if missed.rung in ("padding", TOTAL) else "the rung above"
+    against = _AGAINST.get(missed.rung, "the rung above")
     head = f"{what} misses its threshold: output {missed.label!r}"
     figures, outlier = missed.figures, missed.figures.outlier
     match missed.kind:

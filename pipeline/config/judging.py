@@ -34,6 +34,8 @@ Truth = Literal["unpadded", "padded", "exact"]
 class ThresholdsFile:
     """The limits that an artifact must keep to; a build that misses one fails. Those with `_db` are SQNR in dB."""
 
+    reading_db: float | None = None
+    """Least SQNR of the model that was read, against the source's own file in onnxruntime; 60 when left out."""
     padding_db: float | None = None
     """Least SQNR of the model of fixed shape, on padded inputs, against the original; 60 when left out."""
     rewrite_db: float | None = None
@@ -95,6 +97,8 @@ class OutputFile:
     tie: float | None = None
     """With `choice`: how near the original's runner-up must be for either of the two to count as right, in units of the
     output. A tenth of the output's RMS when left out."""
+    reading_db: float | None = None
+    """As in `thresholds`."""
     padding_db: float | None = None
     """As in `thresholds`."""
     rewrite_db: float | None = None

@@ -221,7 +221,8 @@ def _components(fields: Mapping[str, Any], default: Quantization) -> dict[str, C
             outputs = component.outputs or (verification.outputs if verification else {})
             truth = component.truth or (verification.truth if verification else "unpadded")
             limits = (fields.get("thresholds"), component.thresholds)
-            thresholds = thresholds_of(limits, outputs)
+            required = verification is not None and verification.reading == "required"
+            thresholds = replace(thresholds_of(limits, outputs), reading_required=required)
             found[name] = Component(
                 name=name,
                 file=component.file,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field, replace
 
-from pipeline.contracts.limits import FEW_DB, WORST_BELOW_DB, Limits, OutputLimits, few_db
+from pipeline.contracts.limits import FEW_DB, READING_DB, WORST_BELOW_DB, Limits, OutputLimits, few_db
 from pipeline.frozen import dataclass
 
 EXACT_REWRITE_DB = 60.0
@@ -44,11 +44,13 @@ thirtieth that would still be 0.2, with a sixtieth 0.1.
 class Thresholds(Limits):
     """The limits of one component with their defaults, and limits that are not about figures of the ladder.
 
-    `few_db` is how much more is asked of the compile rung of one emulated sample of many. `score_change` is the most
-    that the score may change, None for any. `kl` (in nats), `top1` and `perplexity` are for
+    `reading_required` says that a component may not ship if no engine ran its file. `few_db` is how much more is asked
+    of the compile rung of one emulated sample of many. `score_change` is the most that the score may change, None for
+    any. `kl` (in nats), `top1` and `perplexity` are for
     :class:`pipeline.contracts.language.LanguageFigures`.
     """
 
+    reading_db: float = READING_DB
     padding_db: float = 60.0
     rewrite_db: float | None = None
     quantization_db: float = 20.0
@@ -70,6 +72,7 @@ class Thresholds(Limits):
     perplexity: float = 0.03
     max_cpu_nodes: int = 0
     max_partitions: int = 1
+    reading_required: bool = False
 
     def for_few(self, samples: int, of: int) -> Thresholds:
         """The limits for a compile rung that was measured on `samples` of `of` alone."""

@@ -64,11 +64,10 @@ class Facts(Signature):
     """The signature, with dims that are sizes or names, and what later steps ask about a component.
 
     `constants` were inputs. `opset` is the version of ONNX's operators. `axes` has for each axis the inputs with it.
-    `language` is set for a language model, for which the step also writes `tokenizer.json`. `rounds` names the source's
-    file if that was quantized: it rounds otherwise than the float model made of it. `gone` are inputs of the file that
-    nothing reads in the component's part of it. `begin` is set for a component that begins in the middle of the file.
-    `layers` says whether there is an LSTM, which is rewritten in another way if the component stays in float. `tables`
-    has an entry for each input that holds ids.
+    `language` is set for a language model, for which the step also writes `tokenizer.json`. `gone` are inputs of the
+    file that nothing reads in the component's part of it. `begin` is set for a component that begins in the middle of
+    the file. `layers` says whether there is an LSTM, which is rewritten in another way if the component stays in float.
+    `tables` has an entry for each input that holds ids.
     """
 
     constants: Mapping[str, GivenConstant]
@@ -76,7 +75,6 @@ class Facts(Signature):
     nodes: int
     axes: Mapping[str, tuple[str, ...]]
     language: LanguageFacts | None = left_out()
-    rounds: str | None = left_out()
     gone: tuple[str, ...] | None = left_out()
     begin: Begin | None = left_out()
     layers: bool | None = left_out()

@@ -14,6 +14,10 @@ WORST_BELOW_DB = 10.0
 With a limit of 20 dB, 10 are left: an error of a third of the signal. Below that the sample is noise.
 """
 
+READING_DB = 60.0
+"""The least SQNR of the model that was read against the file itself, if the config says nothing: the sums of float32
+in another order are at 100 dB and more."""
+
 STATE_DB = 20.0
 """By how many dB more a state that a recurrent layer hands to its next run must have, if the config says nothing.
 
@@ -36,6 +40,7 @@ class OutputLimits(Contract):
     """
 
     max_abs_error: float | None = left_out()
+    reading_db: float | None = left_out()
     padding_db: float | None = left_out()
     rewrite_db: float | None = left_out()
     quantization_db: float | None = left_out()
@@ -60,7 +65,7 @@ _NOTHING_SAID = OutputLimits()
 class Limits(Contract):
     """Limits of one component. SQNR in dB, pooled over samples and valid elements of an output.
 
-    `padding_db` to `compile_db` are the least of each rung against the rung above, `total_db` that of the last measured
+    `reading_db` to `compile_db` are the least of each rung against the rung above, `total_db` that of the last measured
     rung against the original model, and `worst_db` that of its worst sample; without a `rewrite_db` a rewrite is a
     means, and judged as the total. `outside` is how far a value may lie outside of the original's range, in widths of
     that range. `probability_error` is the largest error that suffices in place of 20 dB for an output between 0 and 1.
@@ -70,6 +75,7 @@ class Limits(Contract):
     choices, too; otherwise only their dB count. `outputs` has by label what differs for an output or a slice.
     """
 
+    reading_db: float
     padding_db: float
     rewrite_db: float | None
     quantization_db: float

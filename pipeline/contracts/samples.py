@@ -127,22 +127,17 @@ class Params(Contract):
 class Facts(Contract):
     """How many `samples` there are, how many calls of each component they make (`count`), and how many were `cut`.
 
-    `lengths` has the least and the largest size of each component's axes. `rounding_db` has, for each component whose
-    file was quantized and is far from its own floats on some of these samples, the dB that it is below. `unneeded` has
-    for each component the buckets that no call needs, as each call fits a smaller or another one.
+    `lengths` has the least and the largest size of each component's axes. `unneeded` has for each component the buckets
+    that no call needs, as each call fits a smaller or another one.
     """
 
     count: Mapping[str, int]
     samples: int
     cut: int
     lengths: Mapping[str, Mapping[str, tuple[int, int]]]
-    rounding_db: Mapping[str, int] | None = left_out()
     unneeded: Mapping[str, tuple[str, ...]] | None = left_out()
 
 
 @dataclass(frozen=True)
 class SampleBasis(Contract):
-    """The facts of `samples` that count for later steps: none, as the files say all that they need.
-
-    `rounding_db` differs between processors, and later steps must have the same keys on all of them (docs/adr/0020).
-    """
+    """The facts of `samples` that count for later steps: none, as the files say all that they need."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
-from pipeline.contracts.codec import Contract
+from pipeline.contracts.codec import Contract, left_out
 from pipeline.contracts.forecast import Forecast
 from pipeline.contracts.language import LanguageFigures
 from pipeline.contracts.measures import Declared, Measured, Measuring, Score, Subject, Truth
+from pipeline.contracts.reading import ReadingResult
 from pipeline.frozen import dataclass
 
 REFERENCES = "references.npz"
@@ -42,6 +43,8 @@ class Facts(Contract):
 
     `heard` are inputs of whose scale a logarithm is taken. `quiet` has the figures of `outputs` on quieter samples
     (:mod:`pipeline.inputs.samples.quiet`), and `quiet_order` their places, the worst first.
+
+    `reading` and the rung of that name come from the step `reading`, once the facts of both are shown.
     """
 
     samples: int
@@ -61,6 +64,7 @@ class Facts(Contract):
     heard: tuple[str, ...] = ()
     quiet: Measured = field(default_factory=dict)
     quiet_order: tuple[int, ...] = ()
+    reading: ReadingResult | None = left_out()
 
 
 @dataclass(frozen=True)

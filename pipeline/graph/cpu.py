@@ -35,6 +35,13 @@ def load_session(path: Path) -> ort.InferenceSession:
     return _optimized(str(path), options)
 
 
+def unoptimized_file(path: Path) -> ort.InferenceSession:
+    """A session that computes every value of a file as it says; weights beside the file are mapped, not copied."""
+    options = _options(ort.GraphOptimizationLevel.ORT_DISABLE_ALL)
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    return _optimized(str(path), options)
+
+
 def unoptimized_session(model: ModelProto, folder: Path) -> ort.InferenceSession:
     """A session that computes every value of a model in memory as the graph says; `folder` holds its blobs."""
     return _session(model, folder, _options(ort.GraphOptimizationLevel.ORT_DISABLE_ALL))

@@ -15,6 +15,7 @@ from pipeline.contracts import (
     emulate,
     probe,
     quantize,
+    reading,
     verify,
 )
 from pipeline.contracts.limits import STATE_DB
@@ -52,6 +53,26 @@ class Measurements(Wiring):
             quiet=self._config.verification.quiet,
         )
         return self._step("verify", component, bucket, params, inputs, self._score(component))
+
+    def _reading(self, component: str) -> Step:
+        verified = (
+            self._of("verify", component, bucket, "verify/{bucket}", facts=reading.Looked, files=(verify.REFERENCES,))
+            for bucket in self._config.buckets
+        )
+        given = self._config.components[component]
+        params = reading.Params(
+            component=component,
+            buckets=self._buckets,
+            padding=self._padding(component),
+            part=self._part("verification", component),
+            truth=given.truth,
+            file=given.file,
+            cut=given.cut,
+            begin=given.begin or None,
+        )
+        fetched = Input("fetch", f"fetch:{self._name}")
+        inputs = (fetched, Input("ingest", self._ingests[component]), self._held_out_samples(), *verified)
+        return self._made("reading", component, component, params, inputs)
 
     def _emulate(self, component: str, bucket: Bucket, target: Target) -> Step:
         verification = self._config.verification
@@ -101,7 +122,7 @@ class Measurements(Wiring):
         inputs = (*self._measured(component, bucket), *self._quantized(component, bucket))
         if self._quantized(component, bucket):
             inputs += (Input("calibrate", f"calibrate:{self._name}/{component}"),)
-        least = self._least(component, *RUNGS[:-1])
+        least = self._least(component, *RUNGS[1:-1])
         quiet = self._config.verification.quiet
         params = blame.Params(**self._measuring(component, bucket), thresholds=least, quiet=quiet)
         return self._step("blame", component, bucket, params, inputs)

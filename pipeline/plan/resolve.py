@@ -168,7 +168,8 @@ def _narrowed(manifest: Manifest, given: Input) -> Manifest:
         return manifest
     wanted = manifest.files if given.files is None else given.files
     files = {name: manifest.files[name] for name in wanted if name in manifest.files}
-    return replace(manifest, files=files, facts={name: manifest.facts[name] for name in given.facts.names()})
+    facts = {name: manifest.facts[name] for name in given.facts.names() if name in manifest.facts}
+    return replace(manifest, files=files, facts=facts)
 
 
 def check_axes(config: ModelConfig, available: Mapping[str, Collection[str]]) -> None:

@@ -9,13 +9,18 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+from pipeline.processes.exit_status import exit_reason
+
 _FAILED = 70  # EX_SOFTWARE of sysexits.h
+_WAITING = 4
+"""By how many times longer than its CPU seconds a child may take that waits."""
 
 
 class _State:
@@ -58,6 +63,31 @@ def start(work: Callable[[], object], log: Path | None = None) -> Child:
     if not child:
         _do(work, log)
     return Child(child)
+
+
+def attempt(work: Callable[[], object], cpu_s: int) -> str:
+    """Do some work that may end its process or never end: in a child of `cpu_s` CPU seconds where one may be made.
+
+    Returns an empty text if it was done, or the reason why it was not. Elsewhere it is done in this process.
+    """
+    if not is_allowed():
+        try:
+            work()
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    def limited() -> None:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
+        signal.alarm(_WAITING * cpu_s)
+        work()
+
+    status = start(limited).wait()
+    if status in (-signal.SIGXCPU, -signal.SIGALRM):
+        return f"it takes more than {cpu_s} seconds"
+    return "" if status == 0 else "it raises an error" if status == _FAILED else f"its process is {exit_reason(status)}"
 
 
 def _do(work: Callable[[], object], log: Path | None) -> NoReturn:

@@ -303,12 +303,13 @@ def _rewritten(step: Step, bucket: Bucket, manifests: Mapping[str, Manifest]) ->
 
 def _verification(step: Step, bucket: Bucket, manifests: Mapping[str, Manifest]) -> Json:
     """Figures from the CPU, and from the emulator for each target; None if nothing was measured."""
-    verify = manifests.get(report.of_bucket(step, "verify", bucket))
+    measured = report.of_bucket(step, "verify", bucket) in manifests
     emulated: dict[str, Json] = {}
     for target in step.targets:
         if emulate := manifests.get(report.emulation(step, bucket, target)):
             emulated[target.soc] = dict(emulate.facts)
-    cpu = {name: fact for name, fact in verify.facts.items() if name not in _NOT_REPEATED} if verify else None
+    facts = report.on_the_cpu(step, bucket, manifests, manifests).to_json()
+    cpu = {name: fact for name, fact in facts.items() if name not in _NOT_REPEATED} if measured else None
     return {"cpu": cpu, "emulator": emulated or None}
 
 

@@ -19,6 +19,7 @@ from pipeline.release.index import buckets_of
 _GATES = {
     "context": "context",
     "verify": "cpu",
+    "reading": "reading",
     "emulate": "emulator",
     "bundle": "engines",
     "converse": "engines",
@@ -56,7 +57,7 @@ def _failed(step: Step, manifests: Mapping[str, Manifest]) -> Iterator[Lapse]:
         made = manifest.read(context.Facts.from_json)
         parts = {bucket: replace(made, parts={bucket: part}) for bucket, part in made.parts.items()}
         judged = {bucket: replace(manifest, facts=part.to_json()) for bucket, part in parts.items()}
-    elif _GATES[step.stage] == "engines":
+    elif step.bucket is None:
         judged = dict.fromkeys((bucket.name for bucket in step.config.buckets), manifest)
     elif step.bucket:
         own = OwnBuckets.of_step(step, manifests)

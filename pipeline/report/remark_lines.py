@@ -7,6 +7,7 @@ from typing import Literal
 
 Kind = Literal[
     "unmeasured", "alone", "few", "unneeded", "kept", "silent", "still", "long", "flipping", "rounding", "rewritten",
+    "unread",
 ]  # fmt: skip
 """The kinds of remark. :mod:`pipeline.report.remarks` finds them; this module words them."""
 Remarks = Mapping[Kind, Sequence[str]]
@@ -37,10 +38,13 @@ TOLD: Mapping[Kind, str] = {
     " ones to the samples if the application has them.",
     "flipping": "More than a choice in a thousand will be another on other inputs, by margins and errors: {names}."
     " Weights of 16 bits or fp16 make that less{search}.",
-    "rounding": "Built from the floats that a quantized file stands for, which that file's own rounding is far from:"
-    " {names}. What is built differs from the file by as much; compare it with the float model.",
+    "rounding": "Own rounding: a file that rounds as it runs is built from the floats that it stands for: {names}. Each"
+    " of its operators alone gives what was read; all together differ from the file by as much. Compare it with the"
+    " float model.",
     "rewritten": "Judged by the end, as rewrites for HTP are a means and cost accuracy themselves: {names}."
     " 'rewrite_db' makes that a threshold of its own.",
+    "unread": "Reading not proven, as the file itself did not run: {names}. To refuse such a model, say verification:"
+    " {{reading: required}}.",
 }
 """The sentences of each kind of remark."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pipeline.config.thresholds import EXACT_REWRITE_DB, WISHED_FLIPS
-from pipeline.contracts import rewrite, samples, verify
+from pipeline.contracts import reading, rewrite, samples, verify
 from pipeline.graph.accuracy.verdict import TOTAL, shortfalls
 from pipeline.model import Manifest
 from pipeline.plan.steps import Step, held_out_set
@@ -101,15 +102,21 @@ def long(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, M
 
 
 def rounding(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
-    """Components such as `net/encoder (less than 10 dB)` whose quantized file is that far from its own floats."""
-    found: dict[str, int] = {}
-    for step in steps:
-        if step.stage == "samples" and step.id in seen and step.id in manifests:
-            far = manifests[step.id].read(samples.Facts.from_json).rounding_db or {}
-            for component, db in far.items():
-                name = f"{step.config.name}/{component}"
-                found[name] = min(db, found.get(name, db))
-    return [f"{name} (less than {db} dB)" for name, db in found.items()]
+    """Components such as `net/encoder (8 dB)` whose file rounds as it runs, and its figure against its own floats."""
+    return [
+        f"{step.name} ({math.floor(min(each.sqnr_db or 0 for each in facts.figures.values()))} dB)"
+        for step, facts in _read(steps, seen, manifests)
+        if facts.reading.shown == "own rounding"
+    ]
+
+
+def unread(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
+    """Components such as `net/encoder (neither engine runs the file ...)` whose file no engine ran on a sample."""
+    return [
+        f"{step.name} ({facts.reading.why})"
+        for step, facts in _read(steps, seen, manifests)
+        if facts.reading.shown == "not proven"
+    ]
 
 
 def flipping(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> list[str]:
@@ -194,6 +201,15 @@ def _verified(
             yield step, manifests[step.id].read(verify.Facts.from_json)
 
 
+def _read(
+    steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]
+) -> Iterator[tuple[Step, reading.Facts]]:
+    """The reading steps among those `seen`, with what they found."""
+    for step in steps:
+        if step.stage == "reading" and step.id in seen and step.id in manifests:
+            yield step, manifests[step.id].read(reading.Facts.from_json)
+
+
 FINDERS: Mapping[Kind, _Finder] = {
     "unmeasured": unmeasured,
     "alone": alone,
@@ -206,4 +222,5 @@ FINDERS: Mapping[Kind, _Finder] = {
     "flipping": flipping,
     "rounding": rounding,
     "rewritten": rewritten,
+    "unread": unread,
 }

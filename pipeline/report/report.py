@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from pipeline.config.load import Bucket, Target
 from pipeline.config.thresholds import Thresholds
-from pipeline.contracts import context, emulate, quantize, verify
+from pipeline.contracts import context, emulate, quantize, reading, verify
 from pipeline.contracts.forecast import Forecast
 from pipeline.contracts.measures import Agreement, Measured, Subject
 from pipeline.graph.accuracy.verdict import TOTAL, judged_by
-from pipeline.ladder import EXACT_DB, RUNGS
+from pipeline.ladder import EXACT_DB, READING, RUNGS
 from pipeline.model import Manifest
 from pipeline.plan.own_buckets import OwnBuckets
 from pipeline.plan.steps import Step
@@ -155,9 +156,25 @@ def measured(
         limits = step.config.components[step.component or ""].thresholds
         for target in step.config.targets:
             if target in wanted:
-                cpu = manifests[step.id].read(verify.Facts.from_json)
+                cpu = on_the_cpu(step, step.bucket, seen, manifests)
                 emulator = emulated(step, step.bucket, target, seen, manifests)
                 yield step, target, _place(step, target, manifests), cpu, emulator, limits
+
+
+def on_the_cpu(step: Step, bucket: Bucket, seen: Collection[str], manifests: Mapping[str, Manifest]) -> verify.Facts:
+    """The facts of the verify step for a bucket of the same component, with the rung `reading` if that was `seen`."""
+    name = of_bucket(step, "verify", bucket)
+    found = manifests.get(name) if name in seen else None
+    facts = found.read(verify.Facts.from_json) if found else verify.UNMEASURED
+    read = f"reading:{step.config.name}/{step.component}"
+    made = manifests.get(read) if read in seen else None
+    return with_reading(facts, made.read(reading.Facts.from_json)) if made else facts
+
+
+def with_reading(cpu: verify.Facts, read: reading.Facts) -> verify.Facts:
+    """The facts of a bucket, with those of its component's file."""
+    rungs = {READING: read.figures, **cpu.rungs} if read.figures and cpu.samples else cpu.rungs
+    return replace(cpu, rungs=rungs, reading=read.reading)
 
 
 def emulated(
@@ -258,6 +275,8 @@ def _figures(cpu: verify.Facts, emulator: emulate.Facts, limits: Thresholds) -> 
     rungs = {**cpu.rungs, **emulator.rungs}
     last = emulator.outputs if emulator.samples else cpu.outputs
     shown = {rung: _least_db(rungs.get(rung, {}), rung, cpu, limits) for rung in RUNGS}
+    if cpu.reading is not None and cpu.reading.shown in ("own rounding", "not proven"):
+        shown[READING] = cpu.reading.shown
     if cpu.truth == "padded" and cpu.samples:
         shown["padding"] = "in truth"
     return (

@@ -58,8 +58,7 @@ def _artifact(
         "verify": report.of_bucket(step, "verify", bucket),
         "emulate": report.emulation(step, bucket, target),
     }
-    verified = manifests.get(made_by["verify"]) if made_by["verify"] in seen else None
-    cpu = verified.read(verify.Facts.from_json) if verified else verify.UNMEASURED
+    cpu = report.on_the_cpu(step, bucket, seen, manifests)
     emulator = report.emulated(step, bucket, target, seen, manifests)
     made = part.read(context.PartFacts.from_json)
     return {
@@ -72,6 +71,7 @@ def _artifact(
         "cpu_nodes": len(made.fallbacks),
         "cost": _cost(made.cost),
         "sqnr_db": _sqnr(cpu, emulator),
+        **({"reading": cpu.reading.to_json()} if cpu.reading else {}),
         "cosine": report.least_cosine((emulator if emulator.samples else cpu).outputs),
         **({"language": _language(cpu, emulator)} if cpu.language else {}),
         "samples": {"cpu": cpu.samples, "emulator": emulator.samples},

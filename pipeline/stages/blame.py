@@ -40,7 +40,6 @@ from pipeline.graph.quantization.ranges import Range, read_ranges
 from pipeline.graph.shapes.buckets import Arrays
 from pipeline.inputs.samples.held_out import HeldOut, fed, held_out
 from pipeline.inputs.samples.quiet import is_silent, quieter
-from pipeline.ladder import RUNGS
 from pipeline.model import StageRequest, StageResult
 from pipeline.plain_text import printable
 
@@ -128,7 +127,7 @@ def _worst_quiet(request: StageRequest, params: Params, given: HeldOut) -> HeldO
             found.append(error_db(told, outputs) if finite else math.inf)
         return found
 
-    least = params.thresholds[RUNGS[2]]
+    least = params.thresholds["quantization"]
     ordinary = lost(given.given[:MOST_SAMPLES], given.padded[:MOST_SAMPLES])
     quiet = lost(made.given, made.padded, judged)
     # As gates ask: all together keep to the threshold, and no single one falls too far below it.

@@ -94,7 +94,6 @@ def run(request: StageRequest) -> StageResult:
         opset=Opsets.of(model).versions.get(""),
         nodes=len(graph.node),
         axes={axis: tuple(inputs) for axis, inputs in model_axes(model).items()},
-        rounds=file if quantized else None,
         gone=gone or None,
         begin=begin,
         layers=any(node.op_type == "LSTM" for node in all_nodes(graph)) or None,

@@ -12,7 +12,6 @@ from pathlib import Path
 from pipeline.contracts import ingest
 from pipeline.contracts.samples import Facts, Params
 from pipeline.errors import CalibrationError
-from pipeline.graph.accuracy.own_rounding import looked_at, own_rounding_db
 from pipeline.graph.files.given_constants import constant_arrays
 from pipeline.graph.files.model_file import MODEL, load_graph
 from pipeline.graph.ir.index import GraphIndex
@@ -23,7 +22,7 @@ from pipeline.inputs.samples import arrays, audio, chat, function, images, recor
 from pipeline.inputs.samples.conform import Interface
 from pipeline.inputs.samples.middle import Middle
 from pipeline.inputs.samples.request import Call, ReadRequest
-from pipeline.inputs.samples.sample_set import SampleSetWriter, stored_calls
+from pipeline.inputs.samples.sample_set import SampleSetWriter
 from pipeline.model import StageRequest, StageResult
 from pipeline.progress import counted
 
@@ -78,34 +77,8 @@ def run(request: StageRequest) -> StageResult:
         print(", ".join([f"{component}: {count[component]} samples", *spans]))
     if cut:
         print(f"{cut} of {len(writer.samples)} texts were longer than max_length or the largest bucket, and were cut")
-    far = _far_from_floats(request, writer)
     unneeded = {component: tuple(names) for component, names in left.items() if names and count[component]}
-    return StageResult(Facts(count, len(writer.samples), cut, lengths, far or None, unneeded or None).to_json())
-
-
-def _far_from_floats(request: StageRequest, written: SampleSetWriter) -> dict[str, int]:
-    """For each component whose quantized file is far from its own floats, the dB that it stays below. Warns of each."""
-    far: dict[str, int] = {}
-    for component, (file, floats) in _rounding(request).items():
-        if component in written.refused or component not in written.counts:
-            continue
-        calls = stored_calls(request.out, component)
-        db = own_rounding_db(file, floats, (calls[number].load() for number in looked_at(len(calls))))
-        if db is not None:
-            far[component] = db
-            print(f"warning: {component}: {file.name} is less than {db} dB from its own floats")
-    return far
-
-
-def _rounding(request: StageRequest) -> dict[str, tuple[Path, Path]]:
-    """For each component whose file is quantized: that file and its float model, if both have the same inputs."""
-    found: dict[str, tuple[Path, Path]] = {}
-    for role, given in request.inputs.items():
-        facts = ingest.Facts.from_json(given.facts) if role.startswith(_INGEST) else None
-        if facts is not None and facts.rounds is not None and not facts.constants:
-            file = request.inputs["fetch"].folder / facts.rounds
-            found[role.removeprefix(_INGEST)] = file, given.folder / MODEL
-    return found
+    return StageResult(Facts(count, len(writer.samples), cut, lengths, unneeded or None).to_json())
 
 
 def _has_lengths(given: ReadRequest) -> bool:

@@ -74,12 +74,12 @@ def test_a_good_model_passes_and_says_how_good(good: Project) -> None:
     run = good.doit("build")
     manifest = json.loads((good.root / "artifacts" / "net" / "sm8650" / "manifest.json").read_text())
     verification = manifest["components"]["net"]["buckets"][0]["verification"]
-    assert set(verification["cpu"]["rungs"]) == {"padding", "rewrite", "quantization"}
+    assert set(verification["cpu"]["rungs"]) == {"reading", "padding", "rewrite", "quantization"}
     emulated = verification["emulator"]["sm8650"]
     assert (verification["cpu"]["samples"], emulated["samples"]) == (2, 2), "every fourth of six"
     assert emulated["outputs"]["y"]["sqnr_db"] > 30
     heading = next(line for line in run.text.splitlines() if line.startswith("SQNR in dB"))
-    assert "padding  rewrite  quantization  compile  total   cosine  samples" in heading
+    assert "reading  padding  rewrite  quantization  compile  total   cosine  samples" in heading
 
 
 def test_an_output_that_is_one_number_everywhere_is_told(tmp_path: Path) -> None:
@@ -255,8 +255,8 @@ def test_a_threshold_can_be_lowered_without_measuring_again(tmp_path: Path) -> N
     assert project.doit("build", check=False).status == 16
     project.write("configs/net.yaml", CONFIG + "thresholds: {padding_db: 16, total_db: 10}\n")
     run = project.doit("build")
-    # Nothing was compiled before it was known whether padding harms; `verify` is not run again.
-    assert run.stages() == {"context": 1, "emulate": 1}
+    # Nothing was compiled before it was known whether padding harms; `verify` is not run again, `reading` waited for it.
+    assert run.stages() == {"reading": 1, "context": 1, "emulate": 1}
 
 
 def test_nodes_on_the_cpu_are_named_with_what_to_do(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_thresholds_of_a_component_go_over_those_of_the_model(tmp_path: Path) ->
         "encoder: {file: onnx/model.onnx}", "encoder: {file: m.onnx, thresholds: {total_db: 25, cosine: 0.9}}"
     )
     found = loaded(tmp_path, text + "thresholds: {total_db: 30, padding_db: 50, compile_db: 40}\n")
-    assert found.components["encoder"].thresholds == Thresholds(50, None, 25, 40, 25, 15, cosine=0.9, few_db=0)
+    assert found.components["encoder"].thresholds == Thresholds(60, 50, None, 25, 40, 25, 15, cosine=0.9, few_db=0)
     assert loaded(tmp_path, GOOD).components["encoder"].thresholds == Thresholds()
 
 

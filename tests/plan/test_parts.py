@@ -108,15 +108,16 @@ def test_of_what_a_step_found_out_only_the_facts_that_are_named_are_an_input(wor
     assert keys["buckets", 10] == keys["buckets", 20] != keys["socs", 10]
 
 
-def test_how_far_a_file_is_from_its_floats_changes_no_key(workspace: Workspace) -> None:
-    """It differs between processors, and hosts without a common store must have equal keys."""
+def test_facts_of_samples_change_no_key(workspace: Workspace) -> None:
+    """The files say all that later steps need."""
     files = {"samples.json": FileEntry("7" * 64, 7)}
     keys: dict[str, list[tuple[str, str]]] = {}
     for stage in ("rewrite", "calibrate", "correlate"):
         for bucket in ("/16", "/32") if stage == "rewrite" else ("",):
             write_manifest(workspace.current(f"{stage}:bert/encoder{bucket}"), Manifest(stage, "5" * 64, {}, {}))
-    for db, made in ((None, files), (5, files), (10, files), (5, {"samples.json": FileEntry("8" * 64, 8)})):
-        facts = samples.Facts({"encoder": 6}, 6, 0, {}, None if db is None else {"encoder": db}).to_json()
+    other_files = {"samples.json": FileEntry("8" * 64, 8)}
+    for unneeded, made in ((None, files), (("16",), files), (("32",), files), (("16",), other_files)):
+        facts = samples.Facts({"encoder": 6}, 6, 0, {}, unneeded and {"encoder": unneeded}).to_json()
         for purpose in ("calibration", "verification"):
             write_manifest(workspace.current(f"samples:bert/{purpose}"), Manifest("samples", "4" * 64, made, facts))
         for step_id in ("calibrate:bert/encoder", "quantize:bert/encoder"):

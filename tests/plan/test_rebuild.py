@@ -17,7 +17,9 @@ from tests.support.project import Project
 pytestmark = pytest.mark.slow
 
 CONFIG = "configs/bert.yaml"
-AFTER_CALIBRATION = {"calibrate": 1, "correlate": 1, "quantize": 1, "verify": 2, "context": 4, "emulate": 4}
+AFTER_CALIBRATION = {
+    "calibrate": 1, "correlate": 1, "quantize": 1, "verify": 2, "reading": 1, "context": 4, "emulate": 4
+}  # fmt: skip
 
 
 def test_touching_files_runs_nothing(project: Project) -> None:
@@ -37,7 +39,7 @@ def test_a_renamed_config_runs_nothing(project: Project) -> None:
     (project.root / CONFIG).rename(project.root / "configs" / "other.yaml")
     run = project.doit("build")
     assert run.stages() == {}
-    assert len(run.restored) == 21
+    assert len(run.restored) == 22
 
 
 def test_another_file_in_the_model_folder_runs_nothing(project: Project) -> None:
@@ -52,7 +54,7 @@ def test_a_changed_sample_runs_calibration_and_what_follows(project: Project) ->
     project.write("calibration/lines.txt", original)
     run = project.doit("build")
     assert run.stages() == {}
-    assert len(run.restored) == 14
+    assert len(run.restored) == 15
 
 
 def test_an_upstream_step_that_yields_the_same_bytes_stops_the_rebuild(project: Project) -> None:
@@ -63,7 +65,7 @@ def test_an_upstream_step_that_yields_the_same_bytes_stops_the_rebuild(project: 
 
 def test_a_held_out_sample_runs_only_verification(project: Project) -> None:
     project.write("calibration/held_out.txt", "another held-out sentence\n")
-    assert project.doit("build").stages() == {"samples": 1, "verify": 2, "emulate": 4}
+    assert project.doit("build").stages() == {"samples": 1, "verify": 2, "reading": 1, "emulate": 4}
 
 
 def test_a_new_bucket_runs_its_own_steps_and_calibration(project: Project) -> None:
@@ -92,7 +94,7 @@ def test_a_new_target_runs_only_its_contexts(project: Project) -> None:
 
 def test_another_precision_runs_quantization_and_what_follows(project: Project) -> None:
     project.write(CONFIG, (project.root / CONFIG).read_text() + "quantization: {activations: uint8}\n")
-    assert project.doit("build").stages() == {"quantize": 1, "verify": 2, "context": 4, "emulate": 4}
+    assert project.doit("build").stages() == {"quantize": 1, "verify": 2, "reading": 1, "context": 4, "emulate": 4}
 
 
 def change_a_weight(project: Project) -> None:

@@ -78,3 +78,21 @@ second = forked.start(lambda: os.write(theirs, bytes([23])))
 print(second.wait(), first.wait(), first.wait())
 """
     assert told(code).split() == ["True", "0", "23", "23"]
+
+
+@pytest.mark.parametrize(
+    ("work", "reason"),
+    [
+        ("print()", ""),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "its process is killed by signal 11 (SIGSEGV)"),
+        ("[][0]", "it raises an error"),
+        ("[None for _ in iter(int, 1)]", "it takes more than 1 seconds"),
+        ("time.sleep(60)", "it takes more than 1 seconds"),
+    ],
+)
+def test_work_that_ends_its_process_or_never_ends_is_an_answer(work: str, reason: str) -> None:
+    assert told(f"forked.allow(); print(forked.attempt(lambda: {work}, 1))").strip() == reason
+
+
+def test_work_is_done_here_where_no_child_may_be_made() -> None:
+    assert told("print(forked.attempt(lambda: [][0], 1))").strip() == "IndexError: list index out of range"

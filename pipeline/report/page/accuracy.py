@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from xml.etree.ElementTree import Element
 
 from pipeline.graph.accuracy.verdict import TOTAL, shortfalls
-from pipeline.ladder import EXACT_DB, RUNGS
+from pipeline.ladder import EXACT_DB, READING, RUNGS
 from pipeline.report import report
 from pipeline.report.page import charts
 from pipeline.report.page.markup import Content, element, figure, note, section, table
@@ -18,6 +18,7 @@ from pipeline.report.run_report import decibels
 _ROWS = ("bucket", "target", *(f">{rung}" for rung in (*RUNGS, TOTAL)), ">asked in total", ">cosine", "samples", "")
 _MOST_LINES = charts.COLOURS
 _EXPLAINED = {
+    "reading": "the model that was read, against the source's own file",
     "padding": "fixed shape, padded to the bucket",
     "rewrite": "rewritten for the chip",
     "quantization": "numbers in 8 and 16 bits",
@@ -59,9 +60,15 @@ def misses(found: Sequence[Measurement]) -> Iterator[str]:
         for short in shortfalls(TOTAL, each.last, each.cpu.subjects, each.limits):
             yield f"{each.component}, bucket {each.bucket}, {each.target}: output {short.label!r} ({short.kind})"
         rungs = {**each.cpu.rungs, **each.emulator.rungs}
+        if _own_rounding(each):
+            rungs.pop(READING, None)
         for rung, measured in rungs.items():
             for short in shortfalls(rung, measured, each.cpu.subjects, each.limits):
                 yield f"{each.component}, bucket {each.bucket}, {each.target}: {short.label!r} on the {rung} rung"
+
+
+def _own_rounding(each: Measurement) -> bool:
+    return each.cpu.reading is not None and each.cpu.reading.shown == "own rounding"
 
 
 def _component(component: str, found: Sequence[Measurement]) -> Iterator[Content]:
@@ -90,7 +97,8 @@ def _component(component: str, found: Sequence[Measurement]) -> Iterator[Content
 
 def _row(each: Measurement) -> tuple[str, ...]:
     rungs = each.rungs
-    cells = [_cell(each, rung) if rung in rungs else "–" for rung in (*RUNGS, TOTAL)]
+    unmeasured = {READING: "not proven"} if each.cpu.reading is not None else {}
+    cells = [_cell(each, rung) if rung in rungs else unmeasured.get(rung, "–") for rung in (*RUNGS, TOTAL)]
     cosine = report.least_cosine(each.last)
     samples = f"{report.on_cpu(each.cpu)}, " + (
         f"{each.emulator.samples} emulated" if each.emulator.samples else "none emulated"
@@ -102,6 +110,8 @@ def _row(each: Measurement) -> tuple[str, ...]:
 
 def _cell(each: Measurement, rung: str) -> str:
     db = each.rungs[rung]
+    if rung == READING and _own_rounding(each):
+        return f"{decibels(db)}, own rounding"
     if db is None and any(figures.sqnr_db is not None for figures in each.last.values()):
         return "by error"
     return decibels(db)
