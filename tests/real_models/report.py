@@ -8,10 +8,11 @@ from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
+from pipeline.contracts.limits import READING_DB
 from tests.real_models.cases import CASES
 from tests.real_models.run_case import TARGET, Outcome
 
-_RUNGS = ("padding", "rewrite", "quantization", "compile", "total")
+_RUNGS = ("reading", "padding", "rewrite", "quantization", "compile", "total")
 _HEAD = """\
 <!-- Written by `python -m tests.real_models`; edit tests/real_models/report.py. -->
 # Trained models of strangers
@@ -19,8 +20,8 @@ _HEAD = """\
 Models that others trained and published, built as a new user would: a config of axes, samples and targets, and nothing
 else. *Right* is an artifact whose application, on inputs that calibration did not see, says the same with the context
 on QNN's emulator as with the original on ONNX Runtime's CPU; *refused* is a build that failed and said why; *wrong* is
-one that shipped and disagrees. The figures are the worst SQNR in dB over outputs and buckets. Seconds are of two
-cores that other work shared, at a load of 1 to 6.
+one that shipped and disagrees. The figures are the worst SQNR in dB over outputs and buckets; `reading` holds what was
+read against the package's own file. Seconds are of two cores that other work shared, at a load of 1 to 6.
 
 """
 
@@ -59,6 +60,8 @@ def markdown(outcomes: Sequence[Outcome]) -> str:
 
 def _row(each: Outcome) -> str:
     figures = [f"{each.rungs[rung]:.1f}" if rung in each.rungs else "" for rung in _RUNGS]
+    if each.rungs.get("reading", READING_DB) < READING_DB:
+        figures[0] += ", own rounding"  # it would not have shipped otherwise
     result = each.result if each.result == "right" else f"**{each.result}**"
     if each.status:
         result += f" ({each.status})"
