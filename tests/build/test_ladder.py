@@ -255,7 +255,7 @@ def test_a_threshold_can_be_lowered_without_measuring_again(tmp_path: Path) -> N
     assert project.doit("build", check=False).status == 16
     project.write("configs/net.yaml", CONFIG + "thresholds: {padding_db: 16, total_db: 10}\n")
     run = project.doit("build")
-    # Nothing was compiled before it was known whether padding harms; `verify` is not run again, `reading` waited for it.
+    # Nothing was compiled before it was known whether padding harms, and `reading` waited; `verify` is not run again.
     assert run.stages() == {"reading": 1, "context": 1, "emulate": 1}
 
 

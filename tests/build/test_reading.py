@@ -14,9 +14,9 @@ import pytest
 from onnx import ModelProto
 from onnxruntime.quantization import quantize_dynamic
 
-from tests.stages.test_reading import net, of_mixed_signs
 from tests.support import net_project
 from tests.support.project import Project
+from tests.support.read_files import net, of_mixed_signs
 
 pytestmark = pytest.mark.slow
 

@@ -16,20 +16,7 @@ from pipeline.graph.accuracy.own_rounding import hold_alone
 from pipeline.graph.accuracy.source_file import SourceFile
 from pipeline.graph.files.model_file import MODEL
 from pipeline.graph.floats.rewriting import Replacing
-from pipeline.graph.shapes.normal_form import name_nodes
-from tests.graph.floats.test_quantized_files import (
-    BIASED,
-    BIASED_CONV,
-    CASES,
-    CONSTANTS,
-    FIXED,
-    PICTURES,
-    ROUNDED,
-    RUN_TIME,
-    STATES,
-    WHOLE,
-    WORDS,
-)
+from tests.support.quantized_files import BIASED, BIASED_CONV, CASES, FIXED, INPUTS, ROUNDED, RUN_TIME, WHOLE, quantized
 from tests.support.sources import ingested, model, numbers
 
 RANDOM = np.random.default_rng(7)
@@ -71,25 +58,9 @@ def held(folder: Path, source: ModelProto, feeds: Mapping[str, NDArray[Any]], re
     return hold_alone(SourceFile(path, outputs, (), (), {}), made, feeds, "onnxruntime")
 
 
-def quantized(folder: Path, case: str) -> ModelProto:
-    """A file that onnxruntime's tools quantized."""
-    text, quantize, _ = CASES[case]
-    words = set(text.replace("(", " ").replace(")", " ").replace(",", " ").split())
-    source = model(text, {name: each for name, each in CONSTANTS.items() if name in words}, opset=13)
-    name_nodes(source.graph)
-    onnx.save(source, folder / "float.onnx")
-    quantize(folder / "float.onnx", folder / "quantized.onnx")
-    return onnx.load(folder / "quantized.onnx")
-
-
-INPUTS: Mapping[str, NDArray[Any]] = {
-    PICTURES: numbers(1, 3, 12, 12), STATES: numbers(6, 1, 16), WORDS: np.arange(7).reshape(1, 7),
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_rounding_explains_a_file_that_was_read_rightly(case: str, tmp_path: Path) -> None:
-    source = quantized(tmp_path, case)
+    _, source = quantized(tmp_path, case)
     found = held(tmp_path, source, {source.graph.input[0].name: INPUTS[CASES[case][0]]})
     assert found == ""
 
@@ -136,7 +107,7 @@ MISREAD = {"operators of quantized values": 1.02, "a convolution": 1.02, "the sa
 
 @pytest.mark.parametrize(("case", "factor"), [*MISREAD.items(), ("an LSTM", 1.25)])
 def test_a_scale_of_weights_that_is_misread_is_not_explained(case: str, factor: float, tmp_path: Path) -> None:
-    source = quantized(tmp_path, case)
+    _, source = quantized(tmp_path, case)
     changed = ModelProto()
     changed.CopyFrom(source)
     for tensor in changed.graph.initializer:
