@@ -90,7 +90,7 @@ def test_a_second_build_runs_nothing_and_says_so(project: Project) -> None:
     run = project.doit("build")
     assert not run.built
     assert not run.restored
-    assert "Nothing to do: all 21 steps are current." in run.text
+    assert "Nothing to do: all 22 steps are current." in run.text
     assert "cached" not in run.text
     assert "report.html has the tables" in run.text
     assert "cached" in project.doit("context").text, "who asks for a stage gets its table"
@@ -140,7 +140,7 @@ def test_a_lost_build_folder_is_restored_from_the_store(project: Project) -> Non
     shutil.rmtree(project.root / "artifacts")
     run = project.doit("build")
     assert not run.built
-    assert len(run.restored) == 21
+    assert len(run.restored) == 22
     assert project.artifacts() == before
 
 

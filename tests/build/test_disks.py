@@ -147,7 +147,7 @@ def test_a_disk_that_became_read_only(where: str, tmp_path: Path) -> None:
     disk.doit(project, "build")
     _, _, current, refused, again = disk.run()
     assert current.status == 0, current.text
-    assert "Nothing to do: all 12 steps are current." in current.text
+    assert "Nothing to do: all 13 steps are current." in current.text
     one_clear_error(refused, "Read-only file system", "read-only", "can't be written")
     assert again.status == 0, again.text
 

@@ -43,7 +43,7 @@ def create(root: Path, store: Path) -> Project:
 def built(project: Project) -> Mapping[str, bytes]:
     """The artifacts of a build from nothing, which must run every step and leave nothing else behind."""
     run = project.doit("build")
-    assert len(run.built) == 12
+    assert len(run.built) == 13
     assert not project.doit("build").built
     assert leftovers(project.store, project.root) == []
     return tree(project.root / "artifacts")

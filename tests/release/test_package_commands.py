@@ -58,14 +58,14 @@ def test_the_last_line_says_what_was_written(fresh: Project, tmp_path: Path) -> 
     add(fresh, RELEASE)
     run = fresh.doit("package")
     assert "tiny-1.0.qnn.zip: written" in run.text
-    assert "Releases were written; all 12 steps are current." in run.text
-    assert "Nothing to do: all 12 steps are current." in fresh.doit("package").text
+    assert "Releases were written; all 13 steps are current." in run.text
+    assert "Nothing to do: all 13 steps are current." in fresh.doit("package").text
     there = str(tmp_path / "there")
-    assert "Nothing to build: all 12 steps are current." in fresh.doit("publish", there).text
+    assert "Nothing to build: all 13 steps are current." in fresh.doit("publish", there).text
     (fresh.root / "artifacts" / "releases" / "tiny-1.0.qnn.zip").unlink()
     (fresh.root / "artifacts" / "tiny" / "qdq" / "net_8.onnx").unlink()
     text = fresh.doit("publish", there).text
-    assert "Artifacts and releases were written; all 12 steps are current." in text
+    assert "Artifacts and releases were written; all 13 steps are current." in text
     assert "Nothing to" not in text
 
 

@@ -74,7 +74,7 @@ class TestBuilds:
         entry = found[ARTIFACT]
         assert entry["files"] == bucket["files"]
         assert entry["bytes"] == sum(each["bytes"] for each in bucket["files"].values())
-        assert entry["sqnr_db"].keys() == {"padding", "rewrite", "quantization", "compile", "total"}
+        assert entry["sqnr_db"].keys() == {"reading", "padding", "rewrite", "quantization", "compile", "total"}
         (compiled,) = bucket["verification"]["emulator"]["sm8650"]["rungs"]["compile"].values()
         assert entry["sqnr_db"]["compile"] == compiled["sqnr_db"]
         assert entry["samples"] == {"cpu": bucket["verification"]["cpu"]["samples"], "emulator": 2}

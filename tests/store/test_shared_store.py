@@ -19,7 +19,7 @@ from tests.support.project import Project
 
 pytestmark = pytest.mark.slow
 
-STEPS = 12
+STEPS = 13
 _BUILT = re.compile(r"^\[ *\d+/\d+\] built .*?(\w+:\S+)$", re.MULTILINE)
 _LONG_S = 300
 _SOON_S = 60

@@ -24,7 +24,7 @@ from tests.support.small_disk import SmallDisk, is_available
 
 pytestmark = pytest.mark.slow
 
-STEPS = 12
+STEPS = 13
 _LONG_S = 300
 _PROMPT_S = 20  # what is not prompt takes minutes
 
