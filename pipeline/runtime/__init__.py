@@ -5,42 +5,39 @@ it are relative. An application installs it with the project or copies the folde
 `client.py` is one file for any Python from 3.8 on. docs/runtime.md shows how to use both.
 """
 
-from .chat import Chat
-from .errors import (
-    ArgumentError,
-    ClosedError,
-    DamagedError,
-    FallbackWarning,
-    FormatError,
-    InputError,
-    LoadError,
-    RangeWarning,
-    ReleaseError,
-    RunError,
-    TargetError,
-    TooLongError,
-)
-from .release import Release
-from .report import InputReport, Report, SessionReport
-from .splitting import Splitter
+import importlib
 
-__all__ = [
-    "ArgumentError",
-    "Chat",
-    "ClosedError",
-    "DamagedError",
-    "FallbackWarning",
-    "FormatError",
-    "InputError",
-    "InputReport",
-    "LoadError",
-    "RangeWarning",
-    "Release",
-    "ReleaseError",
-    "Report",
-    "RunError",
-    "SessionReport",
-    "Splitter",
-    "TargetError",
-    "TooLongError",
-]
+_HOMES = {
+    "Chat": "chat",
+    **dict.fromkeys(
+        (
+            "ArgumentError",
+            "ClosedError",
+            "DamagedError",
+            "FallbackWarning",
+            "FormatError",
+            "InputError",
+            "LoadError",
+            "RangeWarning",
+            "ReleaseError",
+            "RunError",
+            "TargetError",
+            "TooLongError",
+        ),
+        "errors",
+    ),
+    "Release": "release",
+    **dict.fromkeys(("InputReport", "Report", "SessionReport"), "report"),
+    "Splitter": "splitting",
+}
+"""The module of each public name. It is imported when the name is first used: importing this package loads nothing.
+`__init__.pyi` has the same names for editors and type checkers."""
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    globals()[name] = found
+    return found
