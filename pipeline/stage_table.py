@@ -83,7 +83,12 @@ STAGES: Mapping[str, Stage] = {
         "Measure what padding, rewriting and quantizing one bucket costs, on held-out samples.", _ONNX, 5, 200, 3
     ),
     "reading": Stage(
-        "Hold what ingest made of a component against the source's own file, on held-out samples.", _ONNX, 3, 200, 3
+        "Hold what ingest made of a component against the source's own file, on held-out samples.",
+        (*_ONNX, "jinja2", "tokenizers"),
+        3,
+        200,
+        3,
+        asked=("xllamacpp",),
     ),
     "packing": Stage(
         "Estimate how large the binaries become when buckets or targets share them, and choose.", _ONNX, 0.3, 120, 0

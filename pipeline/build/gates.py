@@ -177,11 +177,15 @@ def _misread(name: str, facts: reading.Facts, thresholds: Thresholds) -> Iterato
                 "nothing shows whether the file was read as it is meant",
                 where=name,
                 why=found.why or "",
-                remedy="export the file with operators that onnxruntime's CPU runs, or add held-out samples; or let it"
-                " ship all the same with verification: {reading: measured}",
+                remedy="export the file with operators that onnxruntime's CPU runs, or add held-out samples; for a GGUF"
+                " file, install llama.cpp with 'uv sync --extra llamacpp'; or let it ship all the same with"
+                " verification: {reading: measured}",
             ),
             READING,
         )
+    yield from (Miss(error, READING) for error in language_gates.misread(name, facts, thresholds))
+    if found.language is not None:
+        return
     for missed in shortfalls(READING, facts.figures, facts.subjects, thresholds):
         if found.shown == "own rounding":
             return

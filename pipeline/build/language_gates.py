@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 from pipeline.config.thresholds import Thresholds
-from pipeline.contracts import bundle, converse
+from pipeline.contracts import bundle, converse, reading
 from pipeline.contracts.language import LanguageFigures
 from pipeline.errors import VerificationError
 
@@ -14,6 +15,8 @@ _FEW = 64
 _FEW_FOR_PERPLEXITY = 256
 """The same for the perplexity, which a few unlikely tokens decide: over 160 tokens that SmolLM2 decoded, rounding that
 costs 0.022 nats took 4.9 % off it."""
+_NOISE_DB = 10.0
+"""At this SQNR the error is a third of the signal. No message advises to accept less."""
 _WHY: Mapping[str, str] = {
     "rewrite": "a rewrite for HTP, or fixing the shape, changed what the model computes",
     "quantization": "rounding weights, cache and activations to their encodings loses too much",
@@ -30,6 +33,37 @@ def missed(name: str, figures: Mapping[str, LanguageFigures], thresholds: Thresh
                 where=f"{name}, {found.tokens} tokens",
                 why=_WHY.get(rung, ""),
                 remedy=f"raise the precision under quantization.overrides, or accept it with thresholds: {{{asked}}}",
+            )
+
+
+def misread(name: str, facts: reading.Facts, thresholds: Thresholds) -> Iterator[VerificationError]:
+    """Why a language model may not ship that llama.cpp reads otherwise."""
+    found = facts.reading.language
+    if found is None:
+        return
+    safer = "report this with the file; until it is mended, take the model as safetensors, or another file of it"
+    for what, why in (
+        ("the tokenizer that would ship splits a text otherwise than llama.cpp does", found.ids),
+        ("the chat template is rendered otherwise than llama.cpp does it", found.template),
+    ):
+        if why is not None:
+            yield VerificationError(what, where=f"{name}, {found.texts} texts", why=why, remedy=safer)
+    for logits in facts.figures.values():
+        least = found.least_db(thresholds.reading_db)
+        if logits.sqnr_db is None or logits.sqnr_db < least:
+            shown = "no number" if logits.sqnr_db is None else f"{logits.sqnr_db:.1f} dB"
+            own = "" if found.own_db is None else f"; llama.cpp's own rounding leaves {found.own_db:.1f} dB"
+            yield VerificationError(
+                f"the reading rung misses its threshold: the logits are {shown} from llama.cpp's on the same file,"
+                f" {least:.1f} dB are asked for",
+                where=f"{name}, {facts.reading.samples} places, the worst {logits.worst_sample}",
+                why=f"the model that was read computes something else than llama.cpp {found.version} does{own}",
+                remedy=safer
+                + (
+                    f"; or accept it with thresholds: {{reading_db: {math.floor(logits.sqnr_db)}}}"
+                    if logits.sqnr_db is not None and logits.sqnr_db >= _NOISE_DB
+                    else ""
+                ),
             )
 
 

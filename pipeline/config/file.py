@@ -124,9 +124,9 @@ class Verification:
     on quieter samples: the loudest held-out ones, fading in steps to silence, and at a 64th; and one that is silent.
     Say `false` for inputs that are never quieter than the samples."""
     reading: Literal["measured", "required"] = "measured"
-    """Whether a model may be built if neither onnxruntime nor ONNX's reference evaluator runs its ONNX file, so that
-    nothing shows whether it was read as it is meant: with `measured` the manifest and the end of the build say so, with
-    `required` the build fails."""
+    """Whether a model may be built if neither onnxruntime nor ONNX's reference evaluator runs its ONNX file, or if
+    llama.cpp (extra `llamacpp`) does not run its GGUF file, so that nothing shows whether it was read as it is meant:
+    with `measured` the manifest and the end of the build say so, with `required` the build fails."""
     emulator_samples: Annotated[int, Between(0, 100_000)] | None = None
     """The most samples of a bucket to run on the emulator; 0 for none. When left out, as many as `emulator_seconds`
     allow."""

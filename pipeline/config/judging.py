@@ -35,7 +35,8 @@ class ThresholdsFile:
     """The limits that an artifact must keep to; a build that misses one fails. Those with `_db` are SQNR in dB."""
 
     reading_db: float | None = None
-    """Least SQNR of the model that was read, against the source's own file in onnxruntime; 60 when left out."""
+    """Least SQNR of the model that was read, against the source's own file in onnxruntime, or in llama.cpp with room
+    for its own rounding; 60 when left out."""
     padding_db: float | None = None
     """Least SQNR of the model of fixed shape, on padded inputs, against the original; 60 when left out."""
     rewrite_db: float | None = None

@@ -71,7 +71,9 @@ class Measurements(Wiring):
             begin=given.begin or None,
         )
         fetched = Input("fetch", f"fetch:{self._name}")
-        inputs = (fetched, Input("ingest", self._ingests[component]), self._held_out_samples(), *verified)
+        inputs: tuple[Input, ...] = (fetched, Input("ingest", self._ingests[component]))
+        if not self._config.language:
+            inputs = (*inputs, self._held_out_samples(), *verified)
         return self._made("reading", component, component, params, inputs)
 
     def _emulate(self, component: str, bucket: Bucket, target: Target) -> Step:

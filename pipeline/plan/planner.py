@@ -139,7 +139,7 @@ class _Planner(Measurements):
                 yield self._export(component, kind, target)
         for bucket in buckets if self._held_out else ():
             yield self._verify(component, bucket)
-        if self._held_out and not self._config.language:
+        if self._held_out or self._config.language:
             yield self._reading(component)
         for bucket in buckets:
             for target in self._config.targets:

@@ -9,6 +9,7 @@ from pipeline.config.load import Bucket, Target
 from pipeline.config.thresholds import Thresholds
 from pipeline.contracts import context, emulate, quantize, reading, verify
 from pipeline.contracts.forecast import Forecast
+from pipeline.contracts.language import LanguageFigures
 from pipeline.contracts.measures import Agreement, Measured, Subject
 from pipeline.graph.accuracy.verdict import TOTAL, judged_by
 from pipeline.ladder import EXACT_DB, READING, RUNGS
@@ -74,14 +75,23 @@ def accuracy(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[st
 
 def language(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> Table:
     """A row for each rung of a language model: how far its next tokens are from the original's."""
-    rows = []
-    for _, _, place, cpu, emulator, _ in measured(steps, seen, manifests):
+    rows: list[tuple[str, ...]] = []
+    for step, _, place, cpu, emulator, _ in measured(steps, seen, manifests):
         on = dict.fromkeys(cpu.language, "the CPU") | dict.fromkeys(emulator.language, f"the emulator, {emulator.twin}")
-        for rung, found in {**cpu.language, **emulator.language}.items():
+        on[READING] = f"llama.cpp: {cpu.reading.shown}" if cpu.reading else ""
+        if step.config.language and cpu.reading is not None and cpu.reading.language is None:
+            rows.append((*place, READING, "-", cpu.reading.shown, "-", "-", "-", "-"))
+        for rung, found in spoken(cpu, emulator).items():
             figures = (found.kl, found.top1, found.perplexity, found.reference)
             shown = ("none" if each is None else f"{each:.4g}" for each in figures)
             rows.append((*place, rung, str(found.tokens), *shown, on[rung]))
     return [_LANGUAGE, *rows]
+
+
+def spoken(cpu: verify.Facts, emulator: emulate.Facts) -> dict[str, LanguageFigures]:
+    """The figures of each rung of a language model; of the first, how far llama.cpp is from what was read."""
+    read = cpu.reading.language if cpu.reading else None
+    return {**({READING: read.figures} if read else {}), **cpu.language, **emulator.language}
 
 
 def judged(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> Table:

@@ -106,7 +106,7 @@ def _sqnr(cpu: verify.Facts, emulator: emulate.Facts) -> dict[str, Json]:
 
 def _language(cpu: verify.Facts, emulator: emulate.Facts) -> Json:
     """How far next tokens are from the original's on each rung."""
-    return {rung: found.to_json() for rung, found in {**cpu.language, **emulator.language}.items()}
+    return {rung: found.to_json() for rung, found in report.spoken(cpu, emulator).items()}
 
 
 def _score(score: Score | None) -> Json:

@@ -10,7 +10,9 @@ operators is held alone: see :mod:`pipeline.graph.accuracy.own_rounding`.
 The file runs in a process of its own, which it may end. If onnxruntime does not run it, ONNX's reference evaluator has
 a try, in bounded time.
 
-Inputs: ``fetch``, ``ingest``, ``samples``, ``verify/<bucket>``. No output but facts.
+A language model is held against llama.cpp: see :mod:`pipeline.inputs.second_reader`.
+
+Inputs: ``fetch``, ``ingest``, and unless it is a language model ``samples``, ``verify/<bucket>``. No output but facts.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ from pipeline.graph.files.model_file import MODEL
 from pipeline.inputs.samples.held_out import held_out
 from pipeline.inputs.samples.references import kept
 from pipeline.inputs.samples.sample_set import load_npz, write_npz
+from pipeline.inputs.second_reader import read_again
 from pipeline.model import StageRequest, StageResult
 from pipeline.processes import forked
 
@@ -73,6 +76,10 @@ def run(request: StageRequest) -> StageResult:
     """
     params = Params.from_json(request.params)
     facts = ingest.Facts.from_json(request.inputs["ingest"].facts)
+    if facts.language is not None:
+        file = request.inputs["fetch"].folder / params.file
+        read_twice = read_again(file, request.inputs["ingest"].folder, facts.language)
+        return _answer(read_twice.reading, read_twice.figures, {})
     looked = {bucket: Looked.from_json(request.inputs[f"verify/{bucket}"].facts) for bucket in params.buckets}
     subjects = {label: subject for each in looked.values() for label, subject in each.subjects.items()}
     samples = _samples(request, params, facts, looked)
@@ -208,7 +215,7 @@ def _comparable(file: Outputs, read: Outputs) -> tuple[Outputs, Outputs]:
 def _explained(reading: ReadingResult, source: SourceFile, model: Path, feed: Outputs, work: Path) -> ReadingResult:
     """The result for a file that gives something else than what was read of it."""
     by = reading.by
-    assert by is not None
+    assert by == "onnxruntime" or by == "onnx.reference"
 
     def compute() -> None:
         try:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
-from pipeline.contracts import context, correlate, emulate, ingest, quantize, rewrite, verify
+from pipeline.contracts import context, correlate, emulate, ingest, quantize, reading, rewrite, verify
 from pipeline.contracts.codec import Contract
 from pipeline.qnn.format.context_binary import read_binaries
 from pipeline.store.manifests import read_manifest
 from tests.support.gguf_files import tiny_gguf
-from tests.support.language_project import CONFIG, language_project
+from tests.support.language_project import CONFIG, built_with, language_project
 from tests.support.project import ROOT, Project
 
 Kind = TypeVar("Kind", bound=Contract)
@@ -74,6 +75,28 @@ def test_next_tokens_are_measured_on_the_cpu_and_on_the_emulator(project: Projec
     assert prefill["quantization"].tokens > 16
     assert decode.twin == "1x31"  # it is as small as a twin
     assert decode.language["compile"].tokens == 32 - 28  # of an answer that begins behind 28
+
+
+def test_what_was_read_is_what_llama_cpp_reads_and_all_records_say_so(project: Project) -> None:
+    made = facts_of(project, reading.Facts, "reading/tiny/model")
+    paths = [*(project.root / "artifacts").rglob("manifest.json")]
+    told = "".join(json.dumps(json.loads(path.read_text("utf-8"))) for path in paths)
+    run = json.loads((project.root / ".build" / "run.json").read_text("utf-8"))
+
+    assert (made.reading.shown, made.reading.by) == ("exact", "llama.cpp")
+    assert '"by": "llama.cpp"' in told
+    assert '"reading": {"logits": {' in told
+    artifacts = [each for each in run["artifacts"].values() if "language" in each]
+    assert {each["language"]["reading"]["top1"] for each in artifacts} == {1.0}
+
+
+def test_a_misreading_fails_the_build_with_the_first_difference(project: Project, tmp_path: Path) -> None:
+    old, new = 'numbers.base("rope.freq_base", 10_000.0)', "100.0"
+    run = built_with(project, tmp_path / "misread", "pipeline/inputs/gguf/language.py", old, new)
+
+    assert run.status == 16
+    assert "the reading rung misses its threshold: the logits are" in run.text
+    assert "from llama.cpp's on the same file, 60.0 dB are asked for" in run.text
 
 
 def test_decode_is_judged_by_the_tokens_of_answers(project: Project) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+from pipeline.graph.files.blocks import FORMATS, BlockFormat
 
 Floats = NDArray[np.float32]
 Value = bool | int | float | str | list[str] | list[int] | list[float]
@@ -32,7 +34,7 @@ def value(item: Value) -> bytes:
         case bool():
             return struct.pack("<I?", 7, item)
         case int():
-            return struct.pack("<II", 4, item)
+            return struct.pack("<II", 4, item) if item >= 0 else struct.pack("<Ii", 5, item)
         case float():
             return struct.pack("<If", 6, item)
         case str():
@@ -62,6 +64,36 @@ def q4_1(array: Floats) -> bytes:
     stored = np.clip(np.rint(off), 0, 15).astype(np.uint8)
     packed = stored[:, :16] | stored[:, 16:] << 4
     return b"".join(a.tobytes() + b.tobytes() + row.tobytes() for a, b, row in zip(scale, low, packed, strict=True))
+
+
+def random_blocks(form: BlockFormat, elements: int, seed: int = 0) -> bytes:
+    """Blocks of a form with random numbers of about 0.05, whatever the form."""
+    rng = np.random.default_rng(seed)
+    count = elements // form.elements
+    if form.elements == 1:
+        values = (rng.standard_normal(count) / 16).astype(np.float32)
+        return (
+            values.tobytes()
+            if form.nbytes == 4
+            else values.astype("<f2").tobytes()
+            if form.name == "F16"
+            else (values.view(np.uint32) >> 16).astype("<u2").tobytes()
+        )
+    raw = rng.integers(0, 256, (count, form.nbytes), np.uint8)
+    halves = {"Q6_K": (208,), "Q8_0": (0,), "Q4_0": (0,), "Q5_0": (0,)}.get(form.name, (0, 2))
+    size = {
+        "Q4_0": 1 / 80, "Q4_1": 1 / 120, "Q5_0": 1 / 160, "Q5_1": 1 / 240, "Q8_0": 1 / 1200, "Q4_K": 1 / 10000,
+        "Q5_K": 1 / 20000, "Q6_K": 1 / 600000,
+    }[form.name]  # fmt: skip
+    for at in halves:
+        # The second half is a minimum: it takes what is added to integers of 0 or more back to around 0.
+        scale = rng.uniform(0.5, 1.5, count) * size
+        if at and form.elements == 32:
+            scale *= -8 if form.name == "Q4_1" else -16
+        elif at:
+            scale *= 8 if form.name == "Q4_K" else 16
+        raw[:, at : at + 2] = scale.astype("<f2").view(np.uint8).reshape(count, 2)
+    return raw.tobytes()
 
 
 def write(path: Path, metadata: Mapping[str, Value], tensors: Mapping[str, tuple[tuple[int, ...], int, bytes]]) -> None:
@@ -194,17 +226,26 @@ def tiny_metadata(sizes: TinySizes, architecture: str = "llama") -> dict[str, Va
 
 
 def tiny_gguf(
-    path: Path, *, architecture: str = "llama", sizes: TinySizes | None = None, in_fours: bool = False
+    path: Path,
+    *,
+    architecture: str = "llama",
+    sizes: TinySizes | None = None,
+    in_fours: bool = False,
+    form: int = F32,
+    changed: Mapping[str, Value | None] | None = None,
+    added: Mapping[str, Floats] | None = None,
 ) -> dict[str, Floats]:
     """Write a tiny language model, with the matrices of its layers in Q4_1 if `in_fours`.
 
-    Returns the weights as they were before that, heads not interleaved.
+    Matrices are random blocks of another `form` by its number; metadata are `changed`, or left out for None; tensors of
+    float32 are `added`. Returns the weights as they were before that, heads not interleaved.
     """
     sizes = sizes or TinySizes()
-    metadata = tiny_metadata(sizes, architecture)
-    vocabulary = metadata["tokenizer.ggml.tokens"]
-    assert isinstance(vocabulary, Sequence)
-    weights = tiny_weights(sizes, len(vocabulary), architecture=architecture)
+    given = {**tiny_metadata(sizes, architecture), **(changed or {})}
+    metadata = {key: item for key, item in given.items() if item is not None}
+    vocabulary = metadata.get("tokenizer.ggml.tokens")
+    count = len(vocabulary) if isinstance(vocabulary, list) and vocabulary else len(tiny_tokens()[0])
+    weights = tiny_weights(sizes, count, architecture=architecture)
     stored = {}
     for name, array in weights.items():
         kept = array
@@ -212,5 +253,8 @@ def tiny_gguf(
             kept = interleaved(array, sizes.heads if "_q." in name else sizes.kv_heads)
         fours = in_fours and name.startswith("blk.") and array.ndim > 1
         stored[name] = (array.shape, Q4_1, q4_1(kept)) if fours else (array.shape, F32, kept.tobytes())
+        if form != F32 and array.ndim > 1:
+            stored[name] = (array.shape, form, random_blocks(FORMATS[form], array.size, seed=len(stored)))
+    stored |= {name: (array.shape, F32, array.tobytes()) for name, array in (added or {}).items()}
     write(path, metadata, stored)
     return weights

@@ -113,6 +113,10 @@ def _q4_1_middles(blocks: Bytes) -> Floats:
     return _half(blocks, 2) + 8 * _half(blocks, 0)
 
 
+def _minima(blocks: Bytes) -> Floats:
+    return _half(blocks, 2)
+
+
 def _q4_k_steps(blocks: Bytes) -> Floats:
     scales = _scales_of_k(blocks[:, 4:16])[0] * _half(blocks, 0)[..., None]
     return np.asarray((scales * (_halves_by_32(blocks[:, 16:144]).astype(np.float32) - 8)).reshape(-1, 256))
@@ -158,3 +162,9 @@ SEPARATED: Mapping[str, tuple[BlockFormat, BlockFormat]] = {
 }
 """Forms of 4 bits with minima, by name, as the sum of two: a scale times an integer from -8 to 7, and the number in the
 middle of each 32 elements, which is an element of the second."""
+MINIMA: Mapping[str, BlockFormat] = {
+    "Q4_1": BlockFormat("Q4_1.minima", 1, 20, _minima),
+    "Q5_1": BlockFormat("Q5_1.minima", 1, 24, _minima),
+}
+"""The least number of each block, where forms of 32 elements have it: what is added to a scale times an integer of 0
+or more."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -88,7 +89,19 @@ class Voice:
         self._bos = language.bos if language else None
         self._named = (language.named if language else None) or {}
         template = folder / TEMPLATE
-        self._template = template.read_text("utf-8") if template.is_file() else None
+        self.template = template.read_text("utf-8") if template.is_file() else None
+        self.day = _DAY
+
+    @property
+    def begin(self) -> str:
+        """The text of the token that begins every text; empty if there is none."""
+        return self._named.get("bos_token", "") if self._bos is not None else ""
+
+    def on(self, day: datetime) -> Voice:
+        """The same on another day, for templates that write the date."""
+        other = copy(self)
+        other.day = day
+        return other
 
     def render(self, messages: Sequence[Message], *, answer: bool = False, where: str = "") -> str:
         """The text of a conversation; with `answer`, it ends where the model's answer begins.
@@ -96,10 +109,10 @@ class Voice:
         Raises:
             CalibrationError: the template is wrong, or refuses the conversation.
         """
-        if self._template is None:
+        if self.template is None:
             return "\n".join(message["content"] for message in messages)
         try:
-            return render(self._template, messages, self._named, _DAY.strftime, answer=answer)
+            return render(self.template, messages, self._named, self.day.strftime, answer=answer)
         except TemplateRefusedError as error:
             raise CalibrationError(
                 f"the model's chat template {'is not valid' if error.broken else 'refuses a conversation'}",
