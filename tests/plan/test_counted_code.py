@@ -221,6 +221,7 @@ HANDLERS = {
     "genie.py": "hands the refusal on to the process that waits; what was refused does not ship",
     "interface.py": "hands the refusal on to the process that waits; what was refused does not ship",
     "judge.py": "its text is in messages; the fact is its class",
+    "llama_cpp.py": "says why llama.cpp did not run a file, in words that no later step reads",
     "quiet_thread.py": "hands the error on to the thread that waits, which raises it",
     "reading.py": "says why a file did not run, in words that no later step reads",
     "request.py": "hands the refusal on to the steps that read the samples, which raise it",
