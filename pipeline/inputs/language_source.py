@@ -26,7 +26,7 @@ class LanguageSource:
     """Sizes and weights, the texts of tokenizer.json and of the chat template, and special tokens.
 
     `stops` are the tokens that end an answer. `bos` begins every text if it is not None. `named` has the texts of the
-    tokens that a chat template calls by the names in :data:`pipeline.runtime.chat_template.TOKEN_NAMES`.
+    tokens that a chat template calls by the names in :data:`pipeline.graph.language.names.TOKEN_NAMES`.
     """
 
     hyper: Hyper

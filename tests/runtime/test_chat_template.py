@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from pipeline.runtime.chat_template import TemplateRefusedError, render
+from pipeline.graph.language import names
+from pipeline.runtime.chat_template import TOKEN_NAMES, TemplateRefusedError, render
 from tests.support.chat_templates import MESSAGES, REFUSED, TEMPLATES, TOKENS
 
 
@@ -31,3 +32,7 @@ def test_the_line_of_a_mistake_is_told() -> None:
 def test_a_template_that_asks_for_the_day_is_given_it() -> None:
     day = "{{ strftime_now('%Y') }}"
     assert render(day, MESSAGES, TOKENS, lambda form: f"<{form}>", answer=False) == "<%Y>"
+
+
+def test_a_build_and_an_application_have_the_same_names_for_tokens() -> None:
+    assert names.TOKEN_NAMES == TOKEN_NAMES  # the runtime imports nothing of the build

@@ -59,6 +59,9 @@ def write_single(made: Replacing) -> None:
     x = _number(made, 0)
     kind = made.node.op_type.removeprefix("QLinear")
     attributes = made.attributes(("channels_last", "opset"))
+    whole = kind == "AveragePool" and made.whole("ceil_mode") and made.whole("count_include_pad")
+    # onnxruntime 1.31 divides a window that reaches beyond the padding by all of its places, ONNX by those within.
+    made.refuse_unless(not whole, "its last windows may reach beyond the padding (ceil_mode with count_include_pad)")
     if kind == "ReduceMean" and "axes" in attributes:
         attributes["axes"] = [int(axis) for axis in attributes["axes"]]
     if kind == "Softmax" and made.whole("opset", _SOFTMAX_OF_AN_AXIS) < _SOFTMAX_OF_AN_AXIS:

@@ -17,3 +17,5 @@ MEANS, MIDDLES, JOINED = "_means", "_middles", "_joined"
 """Ends of names of nodes. A product by weights of 4 bits with minima is separated into nodes that are named so."""
 BLOCK_MEANS = "block_means_"
 """How the names of constants begin that make the mean of each block."""
+TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+"""The names by which chat templates call special tokens."""

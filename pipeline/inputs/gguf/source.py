@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pipeline.graph.language.names import TOKEN_NAMES
 from pipeline.inputs.gguf.file import GgufFile, read_gguf
 from pipeline.inputs.gguf.language import GgufWeights, hyper_of
 from pipeline.inputs.gguf.tokenizer import begins, special, stops, tokenizer_json
 from pipeline.inputs.language_source import LanguageSource
-from pipeline.runtime.chat_template import TOKEN_NAMES
 
 _CALLED = {"unk_token": "unknown", "pad_token": "padding"}
 """Names of GGUF that differ from those of transformers."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from pipeline.errors import ModelError
-from pipeline.graph.language.names import TEMPLATE
+from pipeline.graph.language.names import TEMPLATE, TOKEN_NAMES
 from pipeline.inputs.language_source import LanguageSource
 from pipeline.inputs.safetensors.hyper import LARGEST_CONFIG, ModelConfigJson, biased, hyper_of_config
 from pipeline.inputs.safetensors.index import CONFIG, TOKENIZER, TOKENIZER_CONFIG, read_object
 from pipeline.inputs.safetensors.tokenizer import TokenizerJson
 from pipeline.inputs.safetensors.weights import OF_LAYER, OF_MODEL, SafetensorsWeights, read_tensors, same_bytes
-from pipeline.runtime.chat_template import TOKEN_NAMES
 
 GENERATION = "generation_config.json"
 """It may name more tokens that end an answer. It is read only if the config's `files` fetch it."""

@@ -138,6 +138,16 @@ def test_values_that_stay_quantized_at_run_time_are_refused(text: str, what: str
     assert "'onnx/model.onnx'" in str(caught.value.remedy)
 
 
+def test_pools_whose_last_windows_onnxruntime_divides_otherwise_are_refused(tmp_path: Path) -> None:
+    """QLinearAveragePool of onnxruntime 1.31 gives 0.103 where AveragePool gives 0.222: 3 values in a window of 6."""
+    attributes = "ceil_mode = 1, count_include_pad = 1, kernel_shape = [2, 3], strides = [2, 1]"
+    body = f"y = com.microsoft.QLinearAveragePool <{attributes}> (x, s, z, s, z)"
+    constants = {"s": np.float32(0.1), "z": np.uint8(3)}
+    source = model(f"g (uint8[1,1,5,6] x) => (uint8[1,1,3,4] y) {{ {body} }}", constants)
+    with pytest.raises(ModelError, match="ceil_mode with count_include_pad"):
+        ingested(tmp_path, source)
+
+
 def test_a_float_model_is_left_as_it_is(tmp_path: Path) -> None:
     source = model("g (float[1,n] x) => (float[1,n] y) { a = Relu (x) y = Neg (a) }")
     taken = ingested(tmp_path, source)
