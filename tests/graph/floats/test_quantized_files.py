@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from onnxruntime.quantization import quantize_dynamic
 
 from pipeline.errors import ModelError
@@ -142,7 +142,7 @@ def test_pools_whose_last_windows_onnxruntime_divides_otherwise_are_refused(tmp_
     """QLinearAveragePool of onnxruntime 1.31 gives 0.103 where AveragePool gives 0.222: 3 values in a window of 6."""
     attributes = "ceil_mode = 1, count_include_pad = 1, kernel_shape = [2, 3], strides = [2, 1]"
     body = f"y = com.microsoft.QLinearAveragePool <{attributes}> (x, s, z, s, z)"
-    constants = {"s": np.float32(0.1), "z": np.uint8(3)}
+    constants: dict[str, ArrayLike] = {"s": np.float32(0.1), "z": np.uint8(3)}
     source = model(f"g (uint8[1,1,5,6] x) => (uint8[1,1,3,4] y) {{ {body} }}", constants)
     with pytest.raises(ModelError, match="ceil_mode with count_include_pad"):
         ingested(tmp_path, source)
