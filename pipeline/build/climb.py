@@ -3,23 +3,43 @@
 A climb judges a precision by building it. The steps and their keys are those of a configuration with this scheme, and
 the gates are the ones that decide what ships. So an accepted precision ships, a tried one is in the store and is not
 built again, and a user who writes the scheme into the configuration gets the same artifacts and figures.
+
+Lets one thread of one process at a time decide on the precision of a component.
+
+The last outputs of a component's steps are those of the precision that was tried last. So a build that wants one of
+these steps waits while another process climbs. Otherwise the step would use a precision that is only being tried, and
+the climb would judge an output that it did not make.
+
+Makes the errors for a climb that found no precision that keeps to the gates.
 """
 
 from __future__ import annotations
 
+import math
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 
 from pipeline.build import gates
-from pipeline.build.bring import Shown, bring_up_to_date, is_current
+from pipeline.build.bring import Shown, bring_up_to_date, is_current, needed
 from pipeline.build.chains import able_of, chain_of, method_of
-from pipeline.build.climb_locks import ClimbLocks
 from pipeline.build.crew import Crew
 from pipeline.build.explain_miss import explain, is_of_integers, judge, wanting
 from pipeline.build.findings import ON_CHIP, ON_CPU, Findings, Missed, Waves, may_fail
-from pipeline.build.nothing_keeps import nothing_keeps, out_of_time
-from pipeline.build.remedies import Tried, is_float, is_last, label, may_be_cured, may_go_on, next_scheme, worth_most
+from pipeline.build.remedies import (
+    Able,
+    Tried,
+    is_float,
+    is_last,
+    label,
+    may_be_cured,
+    may_go_on,
+    next_scheme,
+    unmoved,
+    worth_most,
+)
 from pipeline.config.thresholds import Thresholds
 from pipeline.contracts import probe
 from pipeline.contracts import quantize as quantized
@@ -30,12 +50,15 @@ from pipeline.contracts.scheme import Scheme
 from pipeline.errors import PipelineError, VerificationError, WaitingError
 from pipeline.frozen import dataclass
 from pipeline.graph.quantization.scheme_text import as_yaml
+from pipeline.ladder import RUNGS
 from pipeline.model import Json, Manifest
 from pipeline.plan import climbing, stage_params
 from pipeline.plan.resolve import Resolved, resolve
 from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
 from pipeline.qnn import hints
+from pipeline.store import locks
+from pipeline.store.durable import disk_errors
 from pipeline.store.store import DamagedError
 
 _CHEAP = ("quantize", "verify")
@@ -332,3 +355,158 @@ class Climber:
 
 def _name(quantize: Step) -> str:
     return f"{quantize.config.name}/{quantize.component}"
+
+
+class ClimbLocks:
+    """The locks of one build's components, each by its quantize step. Safe to use from several threads."""
+
+    def __init__(self, steps: Mapping[str, Step], workspace: Workspace) -> None:
+        self._steps = steps
+        self._workspace = workspace
+        self._guard = threading.Lock()
+        self._here: dict[str, threading.Lock] = {}
+
+    @contextmanager
+    def climbing(self, quantize: Step) -> Iterator[None]:
+        """A context to climb in, for the component of a quantize step."""
+        with self._guard:
+            lock = self._here.setdefault(quantize.id, threading.Lock())
+        with lock, self._alone(quantize):
+            yield
+
+    @contextmanager
+    def beside(self, step: Step, quantize: Step | None) -> Iterator[None]:
+        """A context to bring a step up to date in. Entering it waits while another process climbs for the component.
+
+        For a quantize step the context also keeps other processes from starting a climb, which would start with it.
+        """
+        if quantize is None or quantize.climb is None or self._climbs_here(quantize):
+            yield
+        elif step.id == quantize.id:
+            with self._alone(quantize):
+                yield
+        else:
+            if self._file(quantize).exists() and quantize in needed(step, self._steps):
+                with self._alone(quantize):
+                    pass
+            yield
+
+    def climbed_here(self, quantize: Step | None) -> bool:
+        """Whether this build began a climb for the component. Waits until that climb has ended."""
+        lock = self._here.get(quantize.id) if quantize is not None else None
+        if lock is None:
+            return False
+        with lock:
+            return True
+
+    def _climbs_here(self, quantize: Step) -> bool:
+        lock = self._here.get(quantize.id)
+        return lock is not None and lock.locked()
+
+    @contextmanager
+    def _alone(self, quantize: Step) -> Iterator[None]:
+        """Wait until no other process decides on the precision, and keep others from it."""
+        path = self._file(quantize)
+        with disk_errors(self._workspace.build):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with locks.held(path, f"the precision of {quantize.name}", tell=self._workspace.store.tell):
+            yield
+
+    def _file(self, quantize: Step) -> Path:
+        return self._workspace.build / "climbs" / f"{quantize.name.replace('/', '@')}.lock"
+
+
+_MOST, _ENDS = 10, 3
+
+
+def out_of_time(name: str, attempts: Sequence[Attempt], left: Scheme, minutes: int) -> VerificationError:
+    """The error for a climb whose time is spent; `left` is the scheme that it would have tried next."""
+    return VerificationError(
+        f"no precision of {name} that was tried within {minutes} minutes keeps to its thresholds",
+        why=f"tried{_listed(attempts)}",
+        remedy=f"build again: what was tried is kept, and {label(left)} is next; or set quantization:"
+        f" {{budget_minutes: {2 * minutes}}}",
+    )
+
+
+def nothing_keeps(name: str, attempts: Sequence[Attempt], tried: Sequence[Tried], able: Able) -> VerificationError:
+    """The error for a climb that tried all precisions of the targets. `attempts` are the accounts of `tried`."""
+    stuck = [group for in_float in (False, True) if (group := unmoved(tried, in_float=in_float))]
+    failures = [each.failed for each in tried if each.failed is not None]
+    why, remedies = f"tried{_listed(attempts)}", list[str]()
+    why += "".join(_told_alike(group) for group in stuck)
+    if failures:
+        why += f"; {failures[-1].what}: {failures[-1].why}"
+    if len(failures) == len(tried):
+        remedies.append(f"no precision could be made, and no other cures that: {failures[-1].remedy}")
+    if not able.float16:
+        remedies.append("leave out targets below HTP v73, which have no float16; on them this model can't be had")
+    elif len(failures) < len(tried):
+        if all(each.rung == RUNGS[-1] for each in tried if each.failed is None):
+            wrong = "HTP computes it wrongly in every precision they have"
+        else:
+            wrong = "no precision they have is fine enough for it"
+        inputs_db = min((db for each in tried if (db := each.inputs_db()) is not None), default=None)
+        if inputs_db is not None:
+            wrong = (
+                "they take inputs in float16 or 16 bit integers, and rounding the inputs, with all else in float32,"
+                f" leaves {inputs_db:g} dB of the worst sample. Compute what feels that (such as the spectrum in"
+                " front of a logarithm) in the application, and export the model from there on; or export it with that"
+                " input, and the constants that multiply it, in two parts each, as docs/accuracy.md has it under"
+                " 'Inputs in two parts'"
+            )
+            wrong += _told_of_choices(tried)
+        elif failures:
+            wrong = f"what could be made of it HTP computes wrongly, and for the rest {failures[-1].remedy}"
+        remedies.append(f"this model can't be had on these targets: {wrong}")
+    accepted = [number for number, each in enumerate(tried) if each.accepts]
+    if accepted:
+        best = max(accepted, key=lambda number: tried[number].reached)
+        remedies.append(f"{attempts[best].label} comes closest, and ships with {tried[best].accepts}")
+    return VerificationError(f"no precision of {name} keeps to its thresholds", why=why, remedy="; ".join(remedies))
+
+
+def _told_of_choices(tried: Sequence[Tried]) -> str:
+    """The remedy for a TopK or the like inside a model, if rounded inputs change the order of its values."""
+    choices = next((found for each in tried if (found := each.choices()) is not None), None)
+    if choices is None:
+        return ""
+    places = f"cut: [{', '.join(map(repr, choices))}]" if choices else "'cut'"
+    return (
+        ". Or, where the TopK or NonMaxSuppression inside puts what comes out in order, as the boxes of a detector, any"
+        f" rounding gives another order: end the component before it with {places}, and choose in the application"
+    )
+
+
+def _told_alike(group: Sequence[Tried]) -> str:
+    """A sentence on tries that all come to the same figure, with the forecast that explains it."""
+    low, high = min(each.reached[1] for each in group), max(each.reached[1] for each in group)
+    kind = "in fp16 but for some nodes" if is_float(group[0].scheme) else "in integers but for some nodes"
+    told = (
+        f"; {len(group)} that are {kind} come to {low:.1f} to {high:.1f} dB at the {group[0].rung} rung whatever they"
+        " change, so no more like them were tried"
+    )
+    foretold = [each for each in group[-1].foretold if each.rule == "fp16_overflow"]
+    if foretold:
+        told += f"; foretold was {max(foretold, key=lambda each: each.beyond).line()}"
+    return told
+
+
+def _listed(attempts: Sequence[Attempt]) -> str:
+    """A line for each attempt. Of many attempts, only the first, best and last: the log of the build has all."""
+    places = set(range(len(attempts)))
+    if len(attempts) > _MOST:
+        best = sorted(places, key=lambda place: _least_db(attempts[place]), reverse=True)
+        places = {*range(_ENDS), *best[:_ENDS], *range(len(attempts) - _ENDS, len(attempts))}
+    lines, before = [], -1
+    for place in sorted(places):
+        if place > before + 1:
+            lines.append(f"... {place - before - 1} more, none of them better, are in the log of the build")
+        lines.append(attempts[place].line())
+        before = place
+    return "".join(f"\n    | {line}" for line in lines)
+
+
+def _least_db(attempt: Attempt) -> float:
+    """The least figure of an attempt over all its rungs."""
+    return min((-math.inf if db is None else db for db in attempt.sqnr_db.values()), default=-math.inf)

@@ -2,28 +2,34 @@
 
 Stages measure and report facts. This module decides in every build whether the facts are good enough. So a threshold
 can be changed without measuring again, and a miss fails every build until it is gone.
+
+Which exact lengths to build where padding does harm.
+
+Describes outputs off which an application reads something else than off the original's.
+
+The error for values of more dims than HTP has, where no nodes may be left to the CPU.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pipeline.build import language_gates
-from pipeline.build.exact_lengths import exact_lengths
-from pipeline.build.read_apart import accepted_shares, told_apart
-from pipeline.build.too_many_dims import too_many_dims
+from pipeline.config.buckets import MOST
 from pipeline.config.thresholds import Thresholds
 from pipeline.contracts import bundle, context, converse, emulate, reading, rewrite, verify
 from pipeline.contracts.limits import WORST_BELOW_DB
 from pipeline.contracts.measures import Subject
-from pipeline.errors import PipelineError, VerificationError
+from pipeline.contracts.rewrite import TooManyDims
+from pipeline.errors import ModelError, PipelineError, VerificationError
 from pipeline.frozen import dataclass
-from pipeline.graph.accuracy.verdict import TOTAL, Shortfall, shortfalls
+from pipeline.graph.accuracy.verdict import TOTAL, WORST_BELOW, Shortfall, shortfalls
 from pipeline.ladder import READING, RUNGS
 from pipeline.model import Json, Manifest
+from pipeline.plain_text import cutting
 from pipeline.qnn import hints
 
 Ladder = verify.Facts | emulate.Facts
@@ -393,3 +399,75 @@ def _fallbacks(facts: context.PartFacts, thresholds: Thresholds) -> Iterator[Mis
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+_COMBINED = 12
+"""Combinations of lengths that are listed one by one."""
+
+
+def exact_lengths(lengths: Mapping[str, Sequence[int]]) -> str:
+    """The buckets to write into a configuration for these lengths of samples, as the end of a remedy.
+
+    `lengths` has a sequence for each axis; the entries at one place make a combination that samples have. Braces are
+    doubled, as remedies are formatted later. Empty if there are no combinations, or too many.
+    """
+    combined = [*zip(*lengths.values(), strict=True)]
+    if not 0 < len(combined) <= MOST:
+        return ""
+    if len(lengths) == 1 or len(combined) > _COMBINED:
+        listed = (f"{axis}: [{', '.join(map(str, sizes))}]" for axis, sizes in lengths.items())
+        named = f"{{{{{', '.join(listed)}}}}}"
+    else:
+        points = (", ".join(f"{axis}: {size}" for axis, size in zip(lengths, sizes, strict=True)) for sizes in combined)
+        named = f"[{', '.join(f'{{{{{point}}}}}' for point in points)}]"
+    return f", here buckets: {named}, two samples or more of each"
+
+
+def told_apart(missed: Shortfall) -> str:
+    """In words, how much of what an application reads off an output is as in the original."""
+    found = missed.figures.agreement
+    assert found is not None
+    if missed.kind == "flips":
+        return (
+            f"a share of {found.flips:.2g} of the clear choices of output {missed.label!r} is expected to differ on"
+            f" other inputs, by the margins and errors of {found.of}"
+        )
+    if missed.kind == "choices" and found.of == 1:
+        return f"the only clear choice of output {missed.label!r} is {'' if found.share == 1 else 'not '}the same"
+    if missed.kind == "choices":
+        return f"{found.share:.4g} of the {found.of} clear choices of output {missed.label!r} are the same"
+    return f"output {missed.label!r} covers {found.share:.3g} alike, {found.worst:.3g} in {found.worst_sample}"
+
+
+def accepted_shares(missed: Shortfall) -> dict[str, float]:
+    """The threshold that an output would keep to, by its key in the config, rounded down."""
+    found = missed.figures.agreement
+    assert found is not None
+    assert missed.kind in ("choices", "overlap"), "flips are an aim, and no gate"
+    share = found.share if missed.kind == "choices" else min(found.share, 1 - (1 - found.worst) / WORST_BELOW)
+    return {missed.kind: math.floor(share * 1000) / 1000}
+
+
+_NODES_OF_ONE = 5
+"""How many nodes stay on the CPU for one such value, with the conversions around it."""
+
+
+def too_many_dims(found: TooManyDims) -> ModelError:
+    """The error for the first of these values."""
+    why = "HTP has no tensors of more dims, in no precision"
+    if not found.nodes:
+        return ModelError(
+            f"{found.at} has {found.dims} dims: QNN takes at most {found.most}",
+            where=found.value,
+            why=why,
+            remedy=f"export the model with at most {found.most} dims there, dims of 1 left out and neighbours merged,"
+            " and let the application reshape",
+        )
+    return ModelError(
+        f"{found.at} has a tensor of {found.dims} dims: QNN takes at most {found.most}",
+        where=found.value,
+        why=f"{why}; dims of 1 were left out and neighbours merged wherever that leaves {found.most}, and here it does"
+        " not",
+        remedy=f"{cutting(found.ends)}export the model with fewer dims around it; or leave it to the CPU with"
+        f" thresholds: {{max_cpu_nodes: {_NODES_OF_ONE * found.nodes}, max_partitions: 2}}",
+    )

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.build.guessed_sizes import with_guesses
+from pipeline.build.bring import with_guesses
 from pipeline.config.load import load
 from pipeline.contracts.values import TensorSpec
 from pipeline.errors import CalibrationError, ModelError

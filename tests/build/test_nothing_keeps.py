@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from pipeline.build.climb import nothing_keeps
 from pipeline.build.gates import check
-from pipeline.build.nothing_keeps import nothing_keeps
 from pipeline.build.remedies import FLOAT, Able, Tried
 from pipeline.config.load import load
 from pipeline.config.thresholds import Thresholds

@@ -18,7 +18,7 @@ from pipeline.model import Json
 from pipeline.plan.workspace import Workspace
 from pipeline.release import commands, provenance, skipped
 from pipeline.release.archive import Member
-from pipeline.release.dims import Dim
+from pipeline.release.index import Dim
 from pipeline.release.input_domains import with_domains
 from pipeline.release.notices import notices
 from pipeline.release.sbom import sbom

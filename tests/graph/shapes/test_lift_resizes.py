@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.errors import ModelError
 from pipeline.graph.files.model_file import MODEL, load_graph
-from pipeline.graph.shapes.lift_resizes import lift_resizes
+from pipeline.graph.shapes.normal_form import lift_resizes
 from tests.support.sources import ingested, model, numbers, outputs
 
 X = "g (float[1,2,6,8] x) => (float[1,2,h,w] y)"
