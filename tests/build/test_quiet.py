@@ -65,7 +65,7 @@ def test_what_is_right_on_loud_samples_alone_is_refused(tmp_path: Path) -> None:
     assert "the worst of quieter samples misses its threshold: output 'y' is" in run.text
     assert "verification: {quiet: false}" in run.text
     assert re.search(r"^net/net +quiet_logarithm +1 ", run.text, re.MULTILINE), run.text
-    quantization = re.search(r"^net/net +all +sm8650 +exact +exact +([\d.]+)", run.text, re.MULTILINE)
+    quantization = re.search(r"^net/net +all +sm8650 +exact +exact +exact +([\d.]+)", run.text, re.MULTILINE)
     assert quantization, run.text
     assert float(quantization[1]) > 20, "the samples that were given say nothing of it"
 
