@@ -327,7 +327,7 @@ def _check_text(reader: TextReader, keys: Keys, node: Node, problems: Problems) 
 
 
 def _origin(reader: Reader) -> tuple[object, ...]:
-    """What decides which samples a reader gives: its folder or file, and for a function the function, too."""
+    """The source of a reader's samples: its folder or file, and for a function also the function."""
     match reader:
         case PythonReader(run=run, file=file):
             return run, file

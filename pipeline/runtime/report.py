@@ -70,7 +70,7 @@ class Report:
         lines += [f"  {_line(session)}" for session in self.sessions]
         lines += [f"  {self.split} inputs were split"] if self.split else []
         lines += [
-            f"  {each.component}, {each.name}: {each.runs} runs with numbers beyond {each.seen[0]:.6g} to"
+            f"  {each.component}, {each.name}: {each.runs} run(s) with numbers beyond {each.seen[0]:.6g} to"
             f" {each.seen[1]:.6g}, from {each.range[0]:.6g} to {each.range[1]:.6g}"
             for each in self.beyond
         ]

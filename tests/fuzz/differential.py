@@ -189,6 +189,8 @@ def main() -> int:
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--refusals", action="store_true", help="print the reasons of refusals, with their number")
     options = parser.parse_args()
+    if unknown := {*options.kinds.split(",")} - {*KINDS}:
+        parser.error(f"there are no kinds {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
     bad = 0
     with tempfile.TemporaryDirectory() as folder:
         for kind in options.kinds.split(","):

@@ -15,7 +15,7 @@ from pipeline.contracts.verify import Basis
 SMALL_S = 0.25
 """A bucket whose sample takes less is small: it has a budget of its own, and nearly all have all their samples run."""
 FIRST_SHARE = 0.5
-"""What of the budget large buckets share before one of them is in doubt: more of it found nothing more (ADR 68)."""
+"""The part of the budget that large buckets share before one of them is in doubt; a larger part found nothing more (ADR 68)."""
 _MOST_TIMES = 2
 """The budget of a small bucket, of a large one in doubt, and of a component in float, by that of the component.
 
@@ -24,10 +24,10 @@ In float, the CPU has no figure that tells which samples are the worst, so a few
 _DOUBT_DB, _LEAST_DOUBT_DB = 30.0, 24.0
 """Where nothing is wrong, the context's rung keeps more than the first, or hardly loses more than quantization did.
 
-What keeps less than the second is near a gate.
+A figure below the second is near a gate.
 """
 _GATE_DB = 20.0
-"""What the gates ask of the rung by default, when all samples are run."""
+"""The default threshold of the rung, when all samples are run."""
 _DOUBT_OUTSIDE = 0.25
 """Widths of the range by which a value may lie outside of it where nothing is wrong."""
 _TWICE_DB = 6.0

@@ -211,7 +211,7 @@ _INTEGERS = frozenset((2, 3, 4, 5, 6, 7, 12, 13))
 
 
 def zero_of(index: GraphIndex, output: str) -> float | None:
-    """What stands for 0 in an integer output that is a rounded number; None for any other output."""
+    """The zero point of an integer output that is a rounded number; None for any other output."""
     kind = index.types.get(output)
     if kind is None or kind.tensor_type.elem_type not in _INTEGERS or not _is_computed(index, output):
         return None
@@ -263,7 +263,7 @@ def _is_computed(index: GraphIndex, output: str) -> bool:
 
 
 def _made_of(node: NodeProto) -> list[str]:
-    """What a node moves, rounds or adds up; nothing for what it computes otherwise."""
+    """The inputs that a node moves, rounds or adds up; empty for any other operator."""
     if is_op(node, "Where"):
         return list(node.input[1:])
     if is_op(node, *_ARITHMETIC):

@@ -22,7 +22,7 @@ QUANTIZED = (TensorProto.UINT8, TensorProto.INT8, TensorProto.UINT16, TensorProt
 
 
 class Replacing:
-    """What stands in place of `node`; new values are named ``<first output>/<number>``, with more behind that where
+    """The nodes in place of `node`; new values are named ``<first output>/<number>``, with more behind that where
     it is among the names `taken`.
 
     `real` are values that are declared as quantized and are numbers as they were before quantization.

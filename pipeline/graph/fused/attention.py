@@ -18,7 +18,7 @@ from pipeline.graph.fused.unfused import Unfused
 HIDDEN = -10000.0
 """The default of ``mask_filter_value``: what a score that must not count becomes."""
 NEVER = float(np.finfo(np.float32).min)
-"""What a score becomes whose key comes after the query."""
+"""The score of a key that comes after the query."""
 
 
 @dataclass(frozen=True)
