@@ -15,7 +15,7 @@ from pipeline.contracts.verify import Basis
 SMALL_S = 0.25
 """A bucket whose sample takes less is small: it has a budget of its own, and nearly all have all their samples run."""
 FIRST_SHARE = 0.5
-"""The part of the budget that large buckets share before one of them is in doubt; a larger part found nothing more (ADR 68)."""
+"""The part of the budget that large buckets share before one is in doubt; a larger part found nothing more (ADR 68)."""
 _MOST_TIMES = 2
 """The budget of a small bucket, of a large one in doubt, and of a component in float, by that of the component.
 
