@@ -28,7 +28,12 @@ class Additions:
         self._constants: dict[str, NDArray[Any]] = {}
         self._made: set[str] = set()
         self._names: set[str] = set()
+        self._untyped: dict[_Name, NodeProto] = {}
         self.nodes: list[NodeProto] = []
+        self.shared: dict[str, _Name] = {}
+        """New values that several places of the graph share, by a name for their purpose."""
+        self.stem = ""
+        """How the names of new values begin that :mod:`pipeline.graph.ir.rules` gives."""
 
     def value(self, name: _Name, kind: int, dims: Sequence[int]) -> _Name:
         """A name and a type for a value that a node appended to ``nodes`` makes."""
@@ -43,17 +48,34 @@ class Additions:
 
     def replace(self, kind: str, *inputs: _Name, out: _Name, **attributes: Any) -> None:
         """Add an operator that makes a value of the graph in place of the node that made it so far."""
+        self.nodes.append(helper.make_node(kind, list(inputs), [out], self._node_name(out), **attributes))
+
+    def give(self, name: _Name, out: _Name) -> None:
+        """Let a value take the place of one of the graph: a new one is renamed, an Identity hands another one on."""
+        at = next((at for at in reversed(range(len(self.nodes))) if name in self.nodes[at].output), None)
+        if at is None or name not in self._made:
+            self.replace("Identity", name, out=out)
+            return
+        node = self.nodes[at]
+        node.output[list(node.output).index(name)] = out
+        self._untyped.pop(name, None)
+        if node.name == name:
+            self._names.discard(name)
+            node.name = self._node_name(out)
+        for reader in self.nodes[at + 1 :]:
+            reader.input[:] = [out if each == name else each for each in reader.input]
+
+    def _node_name(self, out: _Name) -> str:
         name = f"{out}_made"
         while name in self._names:  # a new node kept it from the one that is replaced, which was made here, too
             name += "_last"
-        self.nodes.append(helper.make_node(kind, list(inputs), [out], name, **attributes))
+        return name
 
     def op(self, kind: str, *inputs: _Name, out: _Name, name: str = "", **attributes: Any) -> _Name:
         """Add one of ONNX's own operators with one output, called `out`, numbered if taken; returns the name."""
         made = self._unused(out)
         node = helper.make_node(kind, list(inputs), [made], name or made, **attributes)
-        given = {name: self._type(name) for name in reads(node)}
-        self._types |= infer_outputs(node, given, self._small, self._opsets)
+        self._untyped[made] = node
         self._made.add(made)
         self._names.add(node.name)
         self.nodes.append(node)
@@ -78,8 +100,14 @@ class Additions:
         """The dims of a value of the graph, or of one that was added."""
         return shape_of(self._type(name))
 
+    def element_type(self, name: _Name) -> int:
+        """The element type of a value of the graph, or of one that was added."""
+        kind: int = self._type(name).tensor_type.elem_type
+        return kind
+
     def finish(self) -> list[NodeProto]:
         """Add constants and types to the model; returns the nodes, for the caller to put in their place."""
+        self._infer()
         graph = self.index.model.graph
         graph.initializer.extend(numpy_helper.from_array(values, name) for name, values in self._constants.items())
         graph.value_info.extend(
@@ -103,12 +131,21 @@ class Additions:
 
     def _unused(self, stem: str) -> str:
         name, count = stem, 1
-        while name in self._types or self.index.has(name):
+        while name in self._types or name in self._untyped or self.index.has(name):
             count += 1
             name = f"{stem}_{count}"
         return name
 
+    def _infer(self, until: _Name = "") -> None:
+        """Infer the types of new values in their order, up to one or all; a result of the graph needs none."""
+        while self._untyped and (not until or until in self._untyped):
+            name = next(iter(self._untyped))
+            node = self._untyped.pop(name)
+            given = {each: self._type(each) for each in reads(node)}
+            self._types |= infer_outputs(node, given, self._small, self._opsets)
+
     def _type(self, name: _Name) -> TypeProto:
+        self._infer(name)
         if name not in self._types:
             tensor = self.index.initializers.get(name)
             known = helper.make_tensor_type_proto(tensor.data_type, tensor.dims) if tensor is not None else None

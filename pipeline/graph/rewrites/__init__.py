@@ -1,8 +1,8 @@
 """Rewrites: graph changes that make a model fit for HTP and leave what it computes as it was.
 
-A rewrite is one module, and has its name. Its ``apply(model, folder)`` changes the model in place and returns how often
-it did; most are made by `each_node` of a function that looks at one node. Where the order matters, ``AFTER`` has the
-names of those that run before, and why.
+A rewrite is a rule of :mod:`pipeline.graph.ir.rules`, in the file of its subject, or a module of its own where it is an
+algorithm. Its ``apply(model, folder)`` changes the model in place and returns the number of changes. Where the order
+matters, ``after`` (``AFTER`` of a module) has the names of those that run before, and why.
 Each requires a model as the shape stage leaves it: every dim fixed, constants as
 initializers, nodes in topological order, a type for every value; `folder` holds the model's blobs. Each ensures the
 same, and keeps the name of every value it doesn't replace, so that encodings found over all buckets fit each of them.
@@ -18,59 +18,35 @@ from onnx import ModelProto
 
 from pipeline.graph.ir.index import prune
 from pipeline.graph.rewrites import (
-    add_second_taps,
     add_spare_columns,
     add_spare_rows,
-    approximate_erf,
     bound_activations,
-    bound_exp,
-    bound_masked_max,
     cast_before_choosing,
-    cast_by_int32,
-    center_grids,
-    choose_before,
-    compare_casts,
-    compare_far_numbers,
     compare_one_hots,
-    compare_signs,
     compute_lengths_in_integers,
     convert_group_norms,
     convert_rnn_to_gru,
-    convolve_averages,
     count_indices_from_the_front,
-    crop_volumes,
     decompose_activations,
     decompose_batch_norm,
     decompose_einsum,
-    decompose_hard_sigmoid,
     decompose_log_sums,
     decompose_lstm_step,
     decompose_mod,
     decompose_pow,
-    decompose_reductions,
     decompose_softplus,
-    decompose_swish,
     divide_log_arguments,
-    divide_one,
     drop_guards,
     drop_idle_bounds,
-    drop_output_padding,
-    drop_unit_axes,
-    expand_factors,
     expand_powers,
-    find_last_extremes,
     flatten_gather_nd,
     flatten_gathers,
     flatten_output_casts,
     flatten_products,
-    flatten_rows,
     fold_biases,
     fold_gemm_factors,
-    fuse_gelu,
     fuse_layer_norm,
-    fuse_rms_norm,
     gather_at_once,
-    gather_edges,
     gather_neighbours,
     gather_pairs,
     gather_taps,
@@ -78,18 +54,11 @@ from pipeline.graph.rewrites import (
     make_masks_finite,
     merge_dims,
     merge_scales,
-    multiply_apart,
     multiply_transforms,
     narrow_doubles,
-    negate_divisors,
     normalize_along_last_axis,
     place_patches,
-    pool_volumes,
-    put_constants_last,
-    put_scores_first,
-    replace_dropouts,
     replace_lengths_by_gates,
-    replace_tanh,
     resize_axes_apart,
     resize_by_products,
     reverse_sequences,
@@ -97,18 +66,69 @@ from pipeline.graph.rewrites import (
     scale_magnitudes,
     scale_spectra,
     scale_weights,
-    select_triangles,
-    separate_swish,
-    simplify_boolean_equal,
     split_clips,
     spread_kernels,
-    stride_behind,
-    sum_along_last_axis,
-    sum_forwards,
     take_last_states,
     widen_scales,
     write_out_grids,
     write_out_rnns,
+)
+from pipeline.graph.rewrites.activations import (
+    approximate_erf,
+    bound_exp,
+    decompose_hard_sigmoid,
+    decompose_swish,
+    divide_one,
+    fuse_gelu,
+    replace_tanh,
+    separate_swish,
+)
+from pipeline.graph.rewrites.choices import (
+    choose_before,
+    put_scores_first,
+    replace_dropouts,
+    select_triangles,
+)
+from pipeline.graph.rewrites.convolutions import (
+    add_second_taps,
+    crop_volumes,
+    drop_output_padding,
+    stride_behind,
+)
+from pipeline.graph.rewrites.grids import (
+    center_grids,
+)
+from pipeline.graph.rewrites.integers import (
+    cast_by_int32,
+    compare_casts,
+    compare_far_numbers,
+    compare_signs,
+    negate_divisors,
+    simplify_boolean_equal,
+)
+from pipeline.graph.rewrites.norms import (
+    fuse_rms_norm,
+)
+from pipeline.graph.rewrites.pads import (
+    gather_edges,
+)
+from pipeline.graph.rewrites.pools import (
+    convolve_averages,
+    pool_volumes,
+)
+from pipeline.graph.rewrites.products import (
+    expand_factors,
+    flatten_rows,
+    multiply_apart,
+    put_constants_last,
+)
+from pipeline.graph.rewrites.reductions import (
+    bound_masked_max,
+    decompose_reductions,
+    drop_unit_axes,
+    find_last_extremes,
+    sum_along_last_axis,
+    sum_forwards,
 )
 
 

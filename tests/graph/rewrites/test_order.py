@@ -9,7 +9,7 @@ from pipeline.graph.rewrites import REWRITES, name_of
 
 def test_every_rewrite_follows_what_it_says_it_must_follow() -> None:
     order = [name_of(rewrite) for rewrite in REWRITES]
-    said = {name_of(rewrite): getattr(rewrite, "AFTER", {}) for rewrite in REWRITES}
+    said = {name_of(rewrite): getattr(rewrite, "after", getattr(rewrite, "AFTER", {})) for rewrite in REWRITES}
     assert sum(map(len, said.values())) >= 6
     for name, before in said.items():
         for earlier, why in before.items():

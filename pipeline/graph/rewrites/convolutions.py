@@ -1,0 +1,100 @@
+"""Convolutions with strides, dilations, taps and padding that HTP computes wrongly or QNN does not compile.
+
+Figures are of QNN EP 2.7 and HTP 2.51, emulated. Results keep their names.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import helper
+
+from pipeline.graph.ir.rules import Node, GraphValue, lower, op
+
+
+@lower("Conv")
+def stride_behind(n: Node) -> GraphValue | None:
+    """``Conv <strides, dilations, group> -> Slice(Conv <dilations, group>, steps=strides)`` over planes.
+
+    QNN's compiler compiles nothing of a convolution with all three: in integers, depthwise ones of 3 by 3 taps apart;
+    in float16, if it is depthwise. An AveragePool with both becomes one. Without groups, gather_taps writes it. Left
+    alone: one axis, or three; padding that is not written out.
+    """
+    given = n.attributes
+    strides = given.pop("strides", [1, 1])
+    if len(n[0].shape) != 4 or given.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID"):
+        return None
+    if given.get("group", 1) == 1 or max(strides) == 1 or max(given.get("dilations", [1, 1])) == 1:
+        return None
+    every = op.Conv(*n.inputs, **given)
+    return every.slice([0, 0], list(every.shape[2:]), [2, 3], strides)
+
+
+@lower("Conv")
+def add_second_taps(n: Node) -> bool:
+    """Add a second tap of zero to the kernels of a depthwise convolution of one tap, with a pad at the end.
+
+    With 16 bit activations and 8 bit weights QNN does not compile one whose weights differ by more than about 256 times
+    (64 channels of 0.001 to 2), and of 384 channels its compiler's process ends (0.1 to 2): branches beside each other
+    in MobileOne and FastViT. Float16, 8 bits, and two taps are right. Left alone: computed weights, and forms that are
+    right: strides, padding, several outputs a channel, and rows.
+    """
+    kernel = n[1].array if n[1].is_f32 else None
+    if kernel is None or kernel.shape[1:] != (1, 1, 1) or not 1 < len(kernel) == n.attr("group", 1):
+        return False
+    if (
+        {*n.attr("strides", [1])} != {1}
+        or any(n.attr("pads", [0]))
+        or n.attr("auto_pad", "NOTSET")
+        not in (
+            "NOTSET",
+            "VALID",
+        )
+    ):
+        return False
+    n.read(1, n.constant(np.concatenate([kernel, np.zeros_like(kernel)], axis=2), f"{n[1].name}_two_taps"))
+    made = n.attributes | {"kernel_shape": [2, 1], "pads": [0, 0, 1, 0]}
+    del n.proto.attribute[:]
+    n.proto.attribute.extend(
+        helper.make_attribute(name, value) for name, value in made.items() if name not in ("auto_pad", "dilations")
+    )
+    return True
+
+
+@lower("ConvTranspose")
+def crop_volumes(n: Node) -> GraphValue | None:
+    """``ConvTranspose <pads> -> Slice(ConvTranspose)`` over volumes whose pads, which are cut off, differ.
+
+    HTP computes other numbers, -3 dB in float16 and integers, where depth has other pads than height, as decoders of
+    videos have; no tool says so. Left alone: equal pads, `auto_pad` and `output_shape`.
+    """
+    given, pads = n.attributes, n.attr("pads", [0])
+    if len(n[0].shape) != 5 or not n.pads_are_given or "output_shape" in given or len(set(pads)) < 2:
+        return None
+    whole = op.ConvTranspose(*n.inputs, name=n.name, **given | {"pads": [0] * len(pads)})
+    ends = [start + size for start, size in zip(pads[:3], n.y.shape[2:], strict=True)]
+    return whole.slice(pads[:3], ends, [2, 3, 4])
+
+
+@lower("ConvTranspose")
+def drop_output_padding(n: Node) -> GraphValue | None:
+    """Output padding becomes padding that is not cut off, and zeros at the end of the kernel where that is too little.
+
+    The same products are added. HTP computes other numbers for a depthwise one with output padding, as decoders with
+    kernels of 3 and strides of 2 have: -3 dB in float16 and integers. Others are right, or not compiled (2 with a
+    stride of 3). Left alone: computed weights; dilations; `auto_pad` and `output_shape`.
+    """
+    given = n.attributes
+    more, w = given.pop("output_padding", []), n[1]
+    if not any(more) or not n.pads_are_given or "output_shape" in given or {*given.get("dilations", [1])} != {1}:
+        return None
+    kernel = w.array if w.is_f32 else None
+    if kernel is None:
+        return None
+    rank = len(more)
+    pads = given.get("pads", [0] * 2 * rank)
+    rest = [after - extra for after, extra in zip(pads[rank:], more, strict=True)]
+    given["pads"] = [*pads[:rank], *(max(size, 0) for size in rest)]
+    if min(rest) < 0:
+        w = n.constant(np.pad(kernel, [(0, 0), (0, 0), *((0, max(-size, 0)) for size in rest)]), f"{w.name}_grown")
+        given["kernel_shape"] = list(w.shape[2:])
+    return op.ConvTranspose(n[0], w, *n.inputs[2:], **given)

@@ -1,0 +1,137 @@
+"""Integers and booleans: operators of them that QNN does not have, or that HTP computes wrongly.
+
+Figures are of QNN EP 2.7 and HTP 2.51, emulated. Results keep their names.
+"""
+
+from __future__ import annotations
+
+import math
+
+from onnx import TensorProto
+
+from pipeline.graph.ir.index import is_op
+from pipeline.graph.ir.moves import MOVES_FIRST
+from pipeline.graph.ir.rules import INTS, Node, GraphValue, lower, op
+
+_BOOL, _INT32, _INT64 = TensorProto.BOOL, TensorProto.INT32, TensorProto.INT64
+_SIGNED = (TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64)
+
+
+@lower("Neg", "Sign", of=INTS)
+def compare_signs(n: Node) -> GraphValue:
+    """``Neg(x) -> 0 - x`` and ``Sign(x) -> Cast(x > 0) - Cast(x < 0)`` of integers, which QNN leaves to the CPU."""
+    x, zero = n[0], n.number(0)
+    if n.kind == "Neg":
+        return op.Sub(zero, x)
+    return op.Greater(x, zero).cast(n.y.kind) - op.Less(x, zero).cast(n.y.kind)
+
+
+@lower(
+    "Div",
+    of=INTS,
+    after=dict.fromkeys(("compute_lengths_in_integers", "decompose_mod"), "it writes quotients of integers"),
+)
+def negate_divisors(n: Node) -> GraphValue | None:
+    """``x / n -> x / -n * -1`` of integers, for a constant n that is a power of two.
+
+    HTP shifts in place of dividing, and so rounds a negative quotient down: -7 by 2 is -4, and -3 in ONNX. By any other
+    number, the negative included, it is right.
+    """
+    divisor = n[1].array
+    size = int(divisor.flat[0]) if divisor is not None and divisor.size == 1 else 0
+    if divisor is None or size <= 1 or size & (size - 1):
+        return None
+    return op.Div(n[0], -divisor) * -1
+
+
+@lower("Cast")
+def cast_by_int32(n: Node) -> GraphValue | None:
+    """``Cast(x of uint8, float)``, and ``Cast(x of bool, int64)`` that is an output, by way of int32.
+
+    In a float16 graph HTP takes bytes for booleans: each that is not 0 becomes 1, and nothing says so. A boolean it
+    does not cast to an output of int64 ("Failed to create Cast node").
+    """
+    if n[0].name not in n.index.types:
+        return None
+    kinds = n[0].kind, n.y.kind
+    flag = kinds == (_BOOL, _INT64) and n.y.is_output
+    return n[0].cast(_INT32).cast(kinds[1]) if flag or kinds == (TensorProto.UINT8, TensorProto.FLOAT) else None
+
+
+@lower("Cast", of=(_BOOL,))
+def compare_casts(n: Node) -> GraphValue | None:
+    """``Cast(x, bool) -> Not(x == 0)`` of signed integers that were no booleans before.
+
+    HTP takes negative integers for false: a mask of -1 masks nothing. Floats of either sign are right.
+    """
+    before = n[0].maker("Cast")
+    if n[0].name not in n.index.types or n[0].kind not in _SIGNED or (before and before[0].kind == _BOOL):
+        return None
+    return op.Not(op.Equal(n[0], 0))
+
+
+@lower("Equal")
+def simplify_boolean_equal(n: Node) -> GraphValue | bool:
+    """``x == True -> x``, ``x == False -> Not(x)`` and ``x == y -> Not(Xor(x, y))`` of booleans.
+
+    PyTorch's dynamo exporter writes the first for each ``length // 2`` of integers, the last for each ``a // b``. QNN
+    fails to add an Equal of booleans, and leaves it to the CPU (a small Parakeet: 3 partitions, now 1). A result in
+    place of which x is read is dropped. Left alone: a comparison with true that is an output.
+    """
+    if (n[0].name not in n.index.types and not n[0].is_constant) or n[0].kind != _BOOL:
+        return False
+    for value, other in ((n[0], n[1]), (n[1], n[0])):
+        array = other.array
+        if array is None or array.dtype != bool or array.size == 0 or (array != array.flat[0]).any():
+            continue
+        if value.name not in n.index.types or value.kind != _BOOL or value.shape != n.y.shape:
+            break
+        if not array.flat[0]:
+            return op.Not(value, name=n.name)
+        readers = n.y.readers
+        for reader in readers:
+            for at, name in enumerate(reader.proto.input):
+                if name == n.y.name:
+                    reader.read(at, value)
+        return bool(readers) and not n.y.is_output
+    return op.Not(op.Xor(n[0], n[1]))
+
+
+LARGEST = 65504.0
+"""The largest number of float16."""
+_TURNED = {
+    "Equal": "Equal", "Greater": "Less", "GreaterOrEqual": "LessOrEqual", "Less": "Greater",
+    "LessOrEqual": "GreaterOrEqual",
+}  # fmt: skip
+"""Each comparison, and that of the same two in the other order."""
+_ABOVE = {"Equal": "GreaterOrEqual", "Greater": "GreaterOrEqual", "LessOrEqual": "Less"}
+_BELOW = {"Equal": "LessOrEqual", "Less": "LessOrEqual", "GreaterOrEqual": "Greater"}
+"""Comparisons with a far number above or below 0, and those of the clipped value with the bound, if others."""
+
+
+@lower(*_TURNED)
+def compare_far_numbers(n: Node) -> GraphValue | None:
+    """``x > 1e19 -> Clip(x, -65504, 65504) >= 65504`` for inputs, moved or not, where 1e20 means "missing".
+
+    On HTP an input beyond 65504 is infinite, and no comparison with an infinity is true. Numbers between 65504 and the
+    one that x is compared with count as that. Left alone: computed values; numbers up to 65504, and infinities.
+    """
+    x, other, operator = n[0], n[1], n.kind
+    if x.is_constant:
+        x, other, operator = other, x, _TURNED[operator]
+    number = other.scalar
+    if number is None or not LARGEST < abs(number) < math.inf or x.is_constant or not x.is_f32 or not _is_given(x):
+        return None
+    bound = math.copysign(LARGEST, number)
+    operator = (_ABOVE if bound > 0 else _BELOW).get(operator, operator)
+    clipped = op.Clip(x, -LARGEST, LARGEST)
+    made: GraphValue = getattr(op, operator)(clipped, bound)
+    return made
+
+
+def _is_given(x: GraphValue) -> bool:
+    """Whether a value is an input, or moved from one."""
+    index, name = x.added.index, x.name
+    while (maker := index.makers.get(name)) is not None and is_op(maker, *MOVES_FIRST):
+        name = maker.input[0]
+    return name not in index.makers and name not in index.initializers
