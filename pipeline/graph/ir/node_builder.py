@@ -52,10 +52,11 @@ class Additions:
 
     def give(self, name: _Name, out: _Name) -> None:
         """Let a value take the place of one of the graph: a new one is renamed, an Identity hands another one on."""
-        at = next((at for at in reversed(range(len(self.nodes))) if name in self.nodes[at].output), None)
-        if at is None or name not in self._made:
+        if name not in self._made:
             self.replace("Identity", name, out=out)
             return
+        at = next(at for at in reversed(range(len(self.nodes))) if name in self.nodes[at].output)
+        self._made.discard(name)
         node = self.nodes[at]
         node.output[list(node.output).index(name)] = out
         self._untyped.pop(name, None)

@@ -7,9 +7,9 @@ A rule is a function of one node, made by :func:`lower`::
         x, alpha = n[0], n.attr("alpha", 1.0)
         return x * op.Sigmoid(x if alpha == 1 else x * alpha)
 
-It returns the value that takes the place of the node's first output, True if it changed something else, and False or
-None if it leaves the node alone. New values are named ``<result>_<operator>``, numbered if taken, which depends on the
-structure of the graph alone: equal in all buckets of a component. Their types are inferred.
+It returns the value that takes the place of the node's first output, True (or the number of changes) if it changed
+something else, and False or None if it leaves the node alone. New values are named ``<result>_<operator>``, numbered if
+taken, which depends on the structure of the graph alone: equal in all buckets of a component. Their types are inferred.
 """
 
 from __future__ import annotations
@@ -86,11 +86,6 @@ class GraphValue:
         """The value of an initializer whose elements are one number, None for any other value."""
         return self.added.index.scalar(self.name)
 
-    def is_close(self, number: float, tolerance: float = 1e-6) -> bool:
-        """Whether the value is a constant of this number, within a relative tolerance."""
-        found = self.scalar
-        return found is not None and abs(found - number) <= tolerance * abs(number)
-
     def maker(self, *kinds: str) -> Node | None:
         """The node that makes the value, if its operator is one of these."""
         made = self.added.index.maker(self.name, *kinds)
@@ -113,6 +108,17 @@ class GraphValue:
     def reshape(self, *dims: int) -> GraphValue:
         """The value with these dims."""
         return op.Reshape(self, dims)
+
+    def shaped(self, *dims: int, always: bool = False) -> GraphValue:
+        """The value with these dims, itself if it has them and not `always`; of a constant of the graph a constant."""
+        if self.shape == dims and not always:
+            return self
+        values = self.array
+        if values is None:
+            return self.reshape(*dims)
+        return GraphValue(
+            self.added, self.added.constant(f"{self.added.stem}_shaped", np.ascontiguousarray(values.reshape(dims)))
+        )
 
     def transpose(self, *order: int) -> GraphValue:
         """The value with its axes in this order."""
@@ -283,7 +289,7 @@ class Node:
         return self.constant(np.array(value, self.y.dtype))
 
 
-Change = Callable[[Node], "GraphValue | bool | None"]
+Change = Callable[[Node], "GraphValue | int | None"]
 
 
 class GraphRule:
@@ -308,15 +314,15 @@ class GraphRule:
             added.join()
         return changed
 
-    def _applies(self, added: Additions, node: NodeProto) -> bool:
+    def _applies(self, added: Additions, node: NodeProto) -> int:
         added.stem = node.output[0]
         if self._of and element_type(added.index, added.stem) not in self._of:
-            return False
+            return 0
         if not is_op(node, *self.looks_for):
-            return False  # another node's change made this one something else
+            return 0  # another node's change made this one something else
         place = Node(added, node)
         answer = self._change(place)
-        return place.become(answer) if isinstance(answer, GraphValue) else bool(answer)
+        return place.become(answer) if isinstance(answer, GraphValue) else int(answer or 0)
 
 
 def lower(

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import math
 
-from pipeline.graph.ir.index import CONTRIB_DOMAIN, import_contrib, opset
-from pipeline.graph.ir.rules import F32, Node, GraphValue, lower, op
+import numpy as np
+from onnx import TensorProto
+
+from pipeline.graph.ir.index import CONTRIB_DOMAIN, FLOATS, WHOLE, import_contrib, is_op, opset
+from pipeline.graph.ir.rules import F32, INTS, GraphValue, Node, lower, op
 
 _GELU_OPSET = 20
 _GELU_TOLERANCE = 1e-3
@@ -177,3 +180,263 @@ def decompose_hard_sigmoid(n: Node) -> GraphValue | None:
     if maker is None or maker.proto.domain or max(maker.attr("strides", [1])) == 1:
         return None
     return op.Clip(n[0] * n.attr("alpha", 0.2) + n.attr("beta", 0.5), 0, 1)
+
+
+@lower("Acos", "Acosh", "Asin", "Asinh", "Atanh", "Celu", "Cosh", "Sinh", "Softsign", "Shrink", of=F32)
+def decompose_activations(n: Node) -> GraphValue | None:
+    """Write activations that QNN does not have with operators that it has; each would be a partition more.
+
+    5 partitions of a small convolutional net with Celu are 1, at the same SQNR. QNN takes Asin in integers alone, at 17
+    dB where x ends at 1 and is rounded to more. There ONNX has NaN, and this goes on with a number (57 dB). Left alone:
+    a Shrink with a negative lambd.
+    """
+    x = n[0]
+    if n.kind in ("Acos", "Asin"):
+        one = n.number(1)
+        cosine = op.Sqrt(op.Relu((one - x) * (x + one)))
+        angle = op.Atan(x / (cosine + one)) * 2
+        return angle if n.kind == "Asin" else math.pi / 2 - angle
+    if n.kind == "Acosh":
+        return op.Log(x + op.Sqrt(x * x - 1))
+    if n.kind == "Asinh":
+        return op.Sign(x) * op.Log(op.Abs(x) + op.Sqrt(x * x + 1))
+    if n.kind == "Atanh":
+        one = n.number(1)
+        return op.Log((x + one) / (one - x)) * 0.5
+    if n.kind == "Celu":
+        alpha = n.attr("alpha", 1.0)
+        return op.Elu(x) if alpha == 1 else op.Elu(x * (1 / alpha)) * alpha
+    if n.kind in ("Cosh", "Sinh"):
+        rising, falling = op.Exp(x), op.Exp(-x)
+        return (rising + falling if n.kind == "Cosh" else rising - falling) * 0.5
+    if n.kind == "Softsign":
+        return x / (op.Abs(x) + 1)
+    lambd, bias = n.attr("lambd", 0.5), n.attr("bias", 0.0)
+    if lambd < 0:
+        return None
+    if bias == lambd:
+        return x - op.Clip(x, -lambd, lambd)
+    return op.Where(op.Greater(op.Abs(x), lambd), x - op.Sign(x) * bias if bias else x, 0)
+
+
+@lower("Softplus", "Tanh", "Mish", of=F32)
+def decompose_softplus(n: Node) -> GraphValue | None:
+    """Write Softplus, Tanh of a Softplus, and Mish with operators that HTP computes right.
+
+    ``Softplus(x) -> Relu(x) - Log(Sigmoid(Abs(x)))`` and ``Tanh(Softplus(x)) -> (1 - q) / (1 + q)`` with ``q = (1 -
+    Sigmoid(x)) ** 2``, which are the same: log(1 + e^x) = max(x, 0) - log(1 / (1 + e^-|x|)), and tanh(-log(s)) = (1 -
+    s^2) / (1 + s^2). In 16 bits HTP computes a Softplus to 37 to 44 dB where x is within 3, and 3 to 9 dB over images
+    of 9 to 12 rows; so 80 dB, and all shapes are right. Tanh after Softplus is wrong over 16 places (2 dB and 75). Mish
+    ends the compiler's process.
+    """
+    if n.kind == "Softplus":
+        if not n.y.is_output and all(reader.kind == "Tanh" for reader in n.y.readers):
+            return None
+        logarithm = op.Log(op.Sigmoid(op.Abs(n[0])))
+        return op.Relu(n[0]) - logarithm
+    inner = n[0].maker("Softplus") if n.kind == "Tanh" else n
+    if inner is None:
+        return None
+    one = n.number(1)
+    rest = one - op.Sigmoid(inner[0])
+    square = rest * rest
+    tangent = (one - square) / (one + square)
+    return n[0] * tangent if n.kind == "Mish" else tangent
+
+
+@lower("Log", of=F32, after={"merge_scales": "two factors in a row become one"})
+def divide_log_arguments(n: Node) -> GraphValue | None:
+    """``Log(x * k + o) -> Log(x * (k / d) + o / d) + log(d)`` for a k above 65504 and an o above zero.
+
+    `d` is the largest power of two up to `k` and ``o * 2**14``. Spectra of sound have `k` of 2**20 and `o` of 1. In
+    float16 the factor is infinite, and nothing is left of the sum: of x in 0 to 14.4, HTP gives 0 for 16.5 without, and
+    is off by 0.005 with this. The divided offset is no less than the smallest normal float16, 2**-14.
+    """
+    product, offset = _with_number(n[0].maker("Add"))
+    x, factor = _with_number(product.maker("Mul") if product else None)
+    if x is None or factor <= 65504 or offset <= 0:
+        return None
+    divisor = 2.0 ** math.floor(math.log2(min(factor, offset * 2.0**14)))
+    return op.Log(x * (factor / divisor) + offset / divisor) + math.log(divisor) if divisor > 1 else None
+
+
+def _with_number(node: Node | None) -> tuple[GraphValue | None, float]:
+    """The value that a node joins with a finite constant number, and that number."""
+    for value, other in ((node[0], node[1]), (node[1], node[0])) if node else ():
+        number = other.scalar
+        if number is not None and math.isfinite(number):
+            return value, number
+    return None, 0.0
+
+
+@lower(
+    "Add",
+    "BatchNormalization",
+    "Conv",
+    "ConvTranspose",
+    "Gemm",
+    "MatMul",
+    of=F32,
+    after={
+        "decompose_lstm_step": "it writes a Tanh of a sum",
+        "decompose_softplus": "it writes a Sigmoid, and looks for a Tanh",
+        "decompose_swish": "it writes a Sigmoid",
+        "replace_tanh": "the Sigmoid in place of a Tanh is not of a sum",
+    },
+)
+def bound_activations(n: Node) -> bool:
+    """``Sigmoid(x) -> Sigmoid(Clip(x, -128))``, and so Tanh and Swish, where a sum or product makes x.
+
+    In float32 the first is 0 and the second -1 from there on. In float16 HTP makes one operator of the two nodes, whose
+    activation is a coarse table, as it is inside LSTM. Largest errors, and SQNR, for x within 8::
+
+                           as one              apart
+        Sigmoid(Conv)      3.7e-3  49 dB       7.5e-4  67 dB         the same for Gemm, MatMul and Add
+        Tanh(Conv)         7.3e-3  49 dB       2.7e-4  77 dB
+        Swish(Conv)        1.9e-2  49 dB       3.7e-3  68 dB
+
+    A detector's probabilities and a recurrent net's gates go wrong by that. In integers the quantizer drops the bound,
+    as x has the same encoding, unless something else reads x. Other readers of x keep x.
+    """
+    x = n.y
+    activations = [reader for reader in x.readers if is_op(reader.proto, "Sigmoid", "Tanh")]
+    if not activations:
+        return False
+    bound = op.Clip(x, -128.0)
+    for reader in activations:
+        reader.read(list(reader.proto.input).index(x.name), bound)
+        for product in reader.y.readers if reader.kind == "Sigmoid" else ():
+            if is_op(product.proto, "Mul") and product.reads(x):
+                product.read(list(product.proto.input).index(x.name), bound)
+    return True
+
+
+@lower(
+    "Clip",
+    of=FLOATS,
+    after=dict.fromkeys(("drop_idle_bounds", "make_masks_finite", "bound_exp"), "it looks for a Clip"),
+)
+def split_clips(n: Node) -> GraphValue | None:
+    """``Clip(x, 0.5, 4) -> Clip(Max(x, 0.5), "", 4)`` for bounds that leave no zero, or are computed; so Min.
+
+    In 8 and 16 bits HTP lets the encoding of the node before do the work of a Clip. Every encoding holds zero, so a
+    bound beyond it is lost: Sqrt(Clip(x * x, 0.5)) has 22.9 dB against the QDQ model, Sqrt(Max(x * x, 0.5)) 67.4. A
+    computed bound QNN leaves to the CPU ("QNN doesn't support dynamic min/max").
+    """
+    low, high = n.get(1), n.get(2)
+    lost_low, lost_high = (
+        each is not None and (not each.is_constant or sign * (each.scalar or 0) > 0)
+        for each, sign in ((low, 1), (high, -1))
+    )
+    if not lost_low and not lost_high:
+        return None
+    steps: list[tuple[str, list[GraphValue | None]]] = [("Max", [low])] if lost_low else []
+    steps += [("Min", [high])] if lost_high else []
+    rest = [None if lost_low else low, None if lost_high else high]
+    steps += [("Clip", rest)] if any(rest) else []
+    x = n[0]
+    for at, (kind, bounds) in enumerate(steps, 1):
+        x = getattr(op, kind)(x, *bounds, name=n.name if at == len(steps) else "")
+    return x
+
+
+@lower(
+    "Pow",
+    after={
+        "fuse_gelu": "it looks for the powers in an activation",
+        "fuse_layer_norm": "it looks for the powers in a norm",
+        "fuse_rms_norm": "it looks for the powers in a norm",
+    },
+)
+def decompose_pow(n: Node) -> GraphValue | None:
+    """Write powers with a constant exponent as products, quotients and roots, and those of a constant with Exp.
+
+    ::
+
+        Pow(x, 2), 3, to 8      products of squares; of int32 and int64, which are exact, to 31
+        Pow(x, 0), Pow(x, 1)    x * 0 + 1, Identity(x)
+        Pow(x, 0.5), 1.5        Sqrt(x), x * Sqrt(x)
+        Pow(x, -n)              1 / the form for n
+        Pow(x, any other)       Pow(Abs(x), exponent), unless the exponent is whole
+        Pow(2, x)               Exp(x * log(2)), and so of any positive number
+        Pow(x, whole numbers)   Pow(x, Cast(whole numbers)), x being floats
+
+    HTP computes a float16 Pow wrongly where x is -0, or a negative number that float16 rounds to it: x to the 2 is -4,
+    to the 4 is 16, to the 0.5 is 131008. In 16 bits it is right and coarse (uint16, x in 0.1 to 4, Pow and after:
+    exponent 2 105.7 and 105.7 dB, 3 63.4 and 100.2, 4 63.8 and 98.4, -1 43.5 and 71.8, -0.5 46.5 and 91.4, 0.5 64.5 and
+    66.9). Powers of a constant are wrong in 8 and 16 bits, as if base and exponent changed places (2 to the x, uint16:
+    -8.1 dB, by Exp 86.9; 10 to the x: -12.6 and 81.0). QNN leaves powers of and by integers to the CPU.
+
+    A root of something negative, which is NaN, may become a number. Left alone: exponents that differ between elements,
+    or are whole and beyond 8, and the negative ones of integers; computed exponents of another base than a positive
+    number.
+    """
+    x, by = n[0], n[1]
+    exponent = _exponent(n)
+    if exponent is not None:
+        size = abs(exponent)
+        if size == 0:
+            return x * 0 + 1
+        if not size.is_integer() and size not in (0.5, 1.5):
+            return op.Pow(op.Abs(x), by)
+        return 1 / _power(x, size) if exponent < 0 else _power(x, size)
+    base = x.scalar
+    computed = by.name in n.index.types and not by.is_constant and by.is_f32 and n.y.is_f32
+    if base is not None and computed and 0 < base < math.inf and by.shape == n.y.shape:
+        return op.Exp(by * math.log(base))
+    return op.Pow(x, by.cast(TensorProto.FLOAT)) if x.is_f32 and by.kind in WHOLE else None
+
+
+def _exponent(n: Node) -> float | None:
+    """The exponent of a power that is to be replaced."""
+    x, exponent = n[0], n[1].scalar
+    if x.name not in n.index.types or x.is_constant or exponent is None or not math.isfinite(exponent):
+        return None
+    if x.shape != n.y.shape:
+        return None
+    whole = exponent.is_integer()
+    if x.kind in INTS:
+        return exponent if whole and 0 <= exponent <= 31 else None  # int32 does not hold more than 2**31
+    if not x.is_f32:
+        return None
+    if whole:
+        return exponent if abs(exponent) <= 8 else None  # more than three squarings in a row round more than Pow
+    return None if abs(exponent) not in (0.5, 1.5) and x.maker("Abs") else exponent
+
+
+def _power(x: GraphValue, size: float) -> GraphValue:
+    """X to a size of 0.5, 1.5, or a whole number."""
+    if size == 1:
+        return x
+    if size == 0.5:
+        return op.Sqrt(x)
+    if size == 1.5:
+        return x * op.Sqrt(x)
+    if size % 2:
+        return _power(x, size - 1) * x
+    half = _power(x, size / 2)
+    return half * half
+
+
+@lower("Pow", of=F32)
+def expand_powers(n: Node) -> GraphValue | None:
+    """``Pow(x, y) -> Pow(Expand(x, dims), Expand(y, dims))`` of 5 dims, for a side with other dims than the result.
+
+    On such a Pow QNN's compiler ends its process in float16, and in integers other numbers come out; equal shapes are
+    right. A constant is stored so. Left alone: constants of one element.
+    """
+    dims, sides = n.y.shape, (n[0], n[1])
+    differs = [each.shape != dims and (not each.is_constant or math.prod(each.shape) > 1) for each in sides]
+    if len(dims) < 5 or not any(differs) or not all(each.is_f32 for each in sides):
+        return None
+    full: list[GraphValue] = []
+    for each, other in zip(sides, differs, strict=True):
+        array = each.array if other else None
+        full.append(
+            n.constant(np.broadcast_to(array, dims).copy())
+            if array is not None
+            else op.Expand(each, dims)
+            if other
+            else each
+        )
+    return op.Pow(*full)

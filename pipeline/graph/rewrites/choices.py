@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
-from pipeline.graph.ir.rules import F32, Node, GraphValue, lower, op
+from pipeline.graph.ir.rules import F32, GraphValue, Node, lower, op
 
 _ELEMENTWISE = ("Abs", "Add", "Div", "Exp", "Log", "Mul", "Neg", "Pow", "Reciprocal", "Sqrt", "Sub")
 _NOT_OF_ZERO = ("Div", "Log", "Pow", "Reciprocal")

@@ -5,10 +5,13 @@ Figures are of QNN EP 2.7 and HTP 2.51, emulated. Results keep their names.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+from numpy.typing import NDArray
 from onnx import helper
 
-from pipeline.graph.ir.rules import Node, GraphValue, lower, op
+from pipeline.graph.ir.rules import F32, GraphValue, Node, lower, op
 
 
 @lower("Conv")
@@ -98,3 +101,60 @@ def drop_output_padding(n: Node) -> GraphValue | None:
         w = n.constant(np.pad(kernel, [(0, 0), (0, 0), *((0, max(-size, 0)) for size in rest)]), f"{w.name}_grown")
         given["kernel_shape"] = list(w.shape[2:])
     return op.ConvTranspose(n[0], w, *n.inputs[2:], **given)
+
+
+@lower("ConvTranspose", of=F32, after={"narrow_doubles": "it looks for constants of float32"})
+def fold_biases(n: Node) -> bool:
+    """``ConvTranspose(x, W, B) + b -> ConvTranspose(x, W, B + b)`` for a constant b, one sum after the other.
+
+    So PaddlePaddle exports the bias of such a layer. In integers HTP adds something else: one layer has 7 dB in 8 and
+    in 16 bits, and 47 and 76 with a bias; PP-OCR's detectors ended in float16 for that. Left alone: a convolution that
+    others read (put_constants_last turns the sum around, which HTP computes right), a computed bias.
+    """
+    dims, given, last = n.y.shape, n.get(2), n
+    bias = given.array if given else np.zeros(dims[1], np.float32)
+    while bias is not None:
+        reader = last.y.reader("Add")
+        term = _term(reader, dims) if reader else None
+        if reader is None or term is None:
+            break
+        bias, last = np.asarray(bias + term, np.float32), reader
+    if bias is None or last is n or not (last.y.readers or last.y.is_output):
+        return False
+    return last.become(op.ConvTranspose(n[0], n[1], n.constant(bias, f"{last.y.name}_bias"), **n.attributes))
+
+
+def _term(node: Node, dims: tuple[int, ...]) -> NDArray[np.float32] | None:
+    """The constant of a sum with a value of these dims, as a number for each channel; None without one."""
+    term = next((each for each in (node[0].array, node[1].array) if each is not None), None)
+    if term is None or term.ndim > len(dims) or term.size not in (1, dims[1]):
+        return None
+    spread = (1,) * (len(dims) - term.ndim) + term.shape
+    return np.broadcast_to(term.reshape(-1), (dims[1],)) if term.size == spread[1] else None
+
+
+_MOST_WEIGHTS = 1 << 22
+
+
+@lower("ConvTranspose")
+def spread_kernels(n: Node) -> bool:
+    """A transposed convolution with dilations becomes one without, whose constant kernel has zeros in between.
+
+    The same products are added, and zeros. QNN's TransposeConv2d has no dilations, and such a node stays on the CPU.
+    Left alone: computed weights; kernels that would have more than 4 million weights.
+    """
+    steps, kernel = n.attr("dilations", [1]), n[1].array if n[1].is_f32 else None
+    if kernel is None or {*steps} == {1}:
+        return False
+    sizes = [(size - 1) * step + 1 for size, step in zip(kernel.shape[2:], steps, strict=True)]
+    shape = (*kernel.shape[:2], *sizes)
+    if math.prod(shape) > _MOST_WEIGHTS:
+        return False
+    spread = np.zeros(shape, kernel.dtype)
+    spread[(slice(None), slice(None), *(slice(None, None, step) for step in steps))] = kernel
+    for attribute in n.proto.attribute:
+        if attribute.name == "dilations":
+            attribute.ints[:] = [1] * len(sizes)
+        if attribute.name == "kernel_shape":
+            attribute.ints[:] = sizes
+    return n.read(1, n.constant(spread, f"{n[1].name}_spread"))

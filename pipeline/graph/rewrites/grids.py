@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pipeline.graph.ir.index import FLOATS
-from pipeline.graph.ir.rules import Node, lower
+from pipeline.graph.ir.rules import F32, GraphValue, Node, lower, op
 
 _CLOSE = 1e-6
 
@@ -30,3 +30,33 @@ def center_grids(n: Node) -> bool:
         middles = 2 * taken / max(size - 1, 1) - 1 if corners else (2 * taken + 1) / size - 1
         moved[..., at] = np.where((taken >= 0) & (taken < size), middles, points)
     return not np.allclose(moved, grid, rtol=0, atol=_CLOSE) and n.read(1, n.constant(moved))
+
+
+@lower("AffineGrid", of=F32)
+def write_out_grids(n: Node) -> GraphValue | None:
+    """``AffineGrid(theta, size) -> column * x + column * y + last column``, and so for volumes, for a constant size.
+
+    A column of theta is [n, 1, 1, 2], and x and y are constants [1, 1, width, 1] and [1, height, 1, 1]. QNN (EP 2.7)
+    leaves AffineGrid to the CPU. A product of matrices would have an operand in 8 bits, half a pixel of 256. Left
+    alone: one row or column of pixels with `align_corners`, of which runtimes make different points.
+    """
+    size, meets = n[1].array, bool(n.attr("align_corners", 0))
+    if size is None or (meets and 1 in size[2:].tolist()):
+        return None
+    sizes = size[2:].tolist()
+    rank = len(sizes)
+    total = None
+    for at in range(rank):  # the first column is for the last axis
+        axis = rank - 1 - at
+        count = sizes[axis]
+        points = np.linspace(-1, 1, count) if meets else (2 * np.arange(count) + 1) / count - 1
+        along = [-1 if place == 1 + axis else 1 for place in range(rank + 2)]
+        part = op.Mul(_column(n, at, rank), points.astype(np.float32).reshape(along))
+        total = part if total is None else total + part
+    assert total is not None
+    return total + _column(n, rank, rank)
+
+
+def _column(n: Node, at: int, rank: int) -> GraphValue:
+    """A column of each matrix, float32 [n, 1 for each axis, numbers]."""
+    return n[0].slice([at], [at + 1], [2]).reshape(n[0].shape[0], *[1] * rank, rank)

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from pipeline.graph.ir.pads import pad_mode, pad_widths
-from pipeline.graph.ir.rules import Node, GraphValue, lower, op
+from pipeline.graph.ir.rules import GraphValue, Node, lower, op
 
 _MODES: dict[str, Literal["edge", "reflect", "wrap"]] = {"edge": "edge", "reflect": "reflect", "wrap": "wrap"}
 

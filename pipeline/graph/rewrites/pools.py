@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pipeline.graph.ir.pool_axes import pool_axes
-from pipeline.graph.ir.rules import Node, GraphValue, lower, op
+from pipeline.graph.ir.pool_axes import PoolAxis, pool_axes
+from pipeline.graph.ir.rules import GraphValue, Node, lower, op
 
 
 @lower("MaxPool")
@@ -61,3 +62,43 @@ def convolve_averages(n: Node) -> GraphValue | None:
     if all((share == 1).all() for share in shares):
         return means
     return op.Mul(means, np.asarray(math.prod(np.ix_(*shares), start=np.ones(())), np.float32)[None, None])
+
+
+@lower("MaxPool")
+def gather_windows(n: Node) -> GraphValue | None:
+    """``MaxPool(x) <dilations> -> MaxPool(Gather(x, places))`` with windows side by side along each axis with a
+    dilation.
+
+    A place in the padding is replaced by the nearest one of the same window that is not: the largest stays the same, to
+    the bit. QNN leaves a MaxPool with dilations to the CPU. Left alone: places of the largest (a second output);
+    windows of padding alone; `auto_pad`, which ONNX Runtime makes as if there were no dilations.
+    """
+    given, x = n.attributes, n[0]
+    if len(n.proto.output) > 1 or given.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID"):
+        return None
+    axes = pool_axes(given, x.shape[2:], n.y.shape[2:])
+    dilated = [axis.dilation > 1 for axis in axes]
+    if not any(dilated) or not all(axis.counts(padding=False).all() for axis in axes):
+        return None
+    for at, axis in enumerate(axes):
+        if dilated[at]:
+            x = op.Gather(x, _places(axis), axis=2 + at)
+    return op.MaxPool(
+        x, kernel_shape=[axis.kernel for axis in axes],
+        strides=[axis.kernel if apart else axis.stride for axis, apart in zip(axes, dilated, strict=True)],
+        pads=[
+            0 if apart else pad
+            for pads in ([axis.before for axis in axes], [axis.after for axis in axes])
+            for pad, apart in zip(pads, dilated, strict=True)
+        ],
+        ceil_mode=given.get("ceil_mode", 0),
+    )  # fmt: skip
+
+
+def _places(axis: PoolAxis) -> NDArray[np.int64]:
+    """Where the elements of all windows are, one window after the other."""
+    places = axis.places
+    inside = (places >= 0) & (places < axis.size)
+    first = places[np.arange(len(places)), inside.argmax(1)]
+    last = places[np.arange(len(places)), places.shape[1] - 1 - inside[:, ::-1].argmax(1)]
+    return np.asarray(np.clip(places, first[:, None], last[:, None]).ravel())

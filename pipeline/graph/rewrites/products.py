@@ -5,12 +5,14 @@ Figures are of QNN EP 2.7 and HTP 2.51, emulated. Results keep their names.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 
 import numpy as np
 
 from pipeline.graph.ir.index import FLOATS
-from pipeline.graph.ir.rules import F32, Node, GraphValue, lower, op
+from pipeline.graph.ir.moves import VIEWS
+from pipeline.graph.ir.rules import F32, GraphValue, Node, lower, op
 
 _CLAMPS = ("Clip", "Relu")
 
@@ -101,3 +103,140 @@ def expand_factors(n: Node) -> bool:
     if not first or first != second or full in (n[0].shape, n[1].shape):
         return False
     return n.read(0, op.Expand(n[0], full))
+
+
+@lower("Gemm", of=FLOATS)
+def fold_gemm_factors(n: Node) -> GraphValue | None:
+    """``Gemm(a, b, c, alpha, beta) -> Gemm(a, b * alpha, c * beta)``; QNN takes no other factor than 1.
+
+    A computed operand is multiplied by a Mul; a bias with a beta of 0, which ONNX does not add, is left out. Weights
+    that others read stay as they are, and a is multiplied: two forms of them would be stored.
+    """
+    alpha, beta, inputs = n.attr("alpha", 1.0), n.attr("beta", 1.0), n.inputs
+    if alpha == 1 and beta == 1:
+        return None
+    own = [at for at in (1, 0) if n[at].is_constant and len(n[at].readers) == 1]
+    at = own[0] if own and alpha else 0  # weights of zeros alone have no scale
+    inputs[at] = _times(n, n[at], alpha)
+    bias = n.get(2)
+    if bias is not None:
+        inputs[2] = _times(n, bias, beta) if beta else None
+    return op.Gemm(*inputs, **{name: value for name, value in n.attributes.items() if name not in ("alpha", "beta")})
+
+
+def _times(n: Node, value: GraphValue, factor: float) -> GraphValue:
+    """The value, or the constant, times a factor."""
+    if factor == 1:
+        return value
+    constant = value.array
+    if constant is None:
+        return value * factor
+    return n.constant((constant * factor).astype(constant.dtype), f"{value.name}_times")
+
+
+@lower("MatMul", of=FLOATS)
+def flatten_products(n: Node) -> GraphValue | None:
+    """``MatMul(x [a, b, c, m, k], y [a, b, c, k, n]) -> Reshape(MatMul(x [a b c, m, k], y [a b c, k, n]))``.
+
+    Where y is one matrix for all batches, x becomes [a b c m, k]. A constant x that is one matrix stays one. A side
+    with fewer batches is expanded otherwise. HTP computes other numbers of two values of 5 dims in 8 bits (-7 and -12
+    dB where two of the batch dims are more than 1; 45 otherwise), and does not compile the product of 5 dims by a
+    constant. Of one constant matrix of 5 dims from the left it computes 0 dB in 8 bits, and does not compile it in 16;
+    40 and 51 with this. Left alone: vectors, and a constant of some batches, which would have no encoding of weights if
+    expanded.
+    """
+    left, right, dims = n[0], n[1], n.y.shape
+    batches = dims[:-2]
+    if len(dims) < 5 or min(len(left.shape), len(right.shape)) < 2:
+        return None
+    if not all(x.shape[:-2] == batches or prod(x.shape[:-2]) == 1 or not x.is_constant for x in (left, right)):
+        return None
+    if prod(right.shape[:-2]) == 1:
+        rows = left.shaped(prod(left.shape[:-1]), left.shape[-1])
+        return op.MatMul(rows, right.shaped(*right.shape[-2:])).reshape(*dims)
+    flat = []
+    for x in (left, right):
+        matrix, count = x.shape[-2:], prod(x.shape[:-2])
+        if count != prod(batches) and not x.is_constant:
+            x, count = op.Expand(x, (*batches, *matrix)), prod(batches)
+        flat.append(x.shaped(count, *matrix))
+    return op.MatMul(*flat).reshape(*dims)
+
+
+@lower(
+    "Mul",
+    of=F32,
+    after=dict.fromkeys(("merge_scales", "fuse_gelu"), "it looks for products with one number"),
+)
+def widen_scales(n: Node) -> bool:
+    """``(x + c) * s -> (x + c) * [s, s, ..., s]`` for a constant c of several elements, Reshapes in between or not.
+
+    In float16 HTP makes ``x * s + c * s`` of the first, with the first element of `c` for all of them: a query that is
+    scaled after its bias, as in speech models, is off by a quarter of its size (0.213 of 0.853), and right to 5e-4 by a
+    row. Integers are right either way. Where the last axis has one element, the factors have the dims of the result.
+    Left alone: sums that others read.
+    """
+    dims = n.y.shape
+    at = next((at for at in (0, 1) if n[at].is_constant and prod(n[at].shape) == 1), None)
+    if at is None or prod(dims) == 1:
+        return False
+    value = n[1 - at]
+    while value.reader("Mul", *VIEWS) and (view := value.maker(*VIEWS)):
+        value = view[0]
+    total = value.maker("Add")
+    if total is None or value.reader("Mul", *VIEWS) is None:
+        return False
+    if not any(each.is_constant and max(each.shape, default=1) > 1 for each in (total[0], total[1])):
+        return False
+    return n.read(at, n.constant(np.full(dims if dims[-1] == 1 else dims[-1:], n[at].scalar, np.float32)))
+
+
+_RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+_Dims = tuple[int, ...]
+
+
+@lower("MatMul", "Gemm", of=F32)
+def add_spare_columns(n: Node) -> GraphValue | None:
+    """``Reshape(MatMul(Reshape(x), w)) -> Reshape(Slice(MatMul(Reshape(x), w'), all but the last))``.
+
+    `w'` has a column of zeros more. It is for an x and a result that have the same dims but for the last, and a
+    constant w (no bias, or one of zeros) that reads more of x than its last dim. In float16 HTP takes such a layer for
+    one over the last dim of x, as the dims around it look, and no tool says so: x of [1, 8, 16], flattened, through a
+    layer of 128 by 256, to [1, 8, 32] is at 0 dB, 68 with this; or nothing is compiled ("Memory allocation related
+    error"). Integers are right, a bias that is not zero, and other dims. Decoders that make a picture of a vector are
+    such, and Fourier transforms by products.
+    """
+    weights, bias, made = n[1], n.get(2), n.y.shape
+    if not weights.is_constant or len(weights.shape) != 2 or n.attr("transA", 0) or (bias and bias.scalar != 0):
+        return None
+    rows = n.attr("transB", 0)
+    before = {dims[:-1] for dims in _dims_before(n[0]) if dims and dims[-1] != weights.shape[1 if rows else 0]}
+    if not any(dims[:-1] in before for dims in _dims_after(n.y) if dims):
+        return None
+    array = weights.array
+    assert array is not None
+    more = n.constant(np.pad(array, ((0, rows), (0, 1 - rows))), f"{weights.name}_more")
+    product: GraphValue = getattr(op, n.kind)(n[0], more, name=n.name, **n.attributes)
+    return product.slice([0], [made[-1]], [len(made) - 1])
+
+
+def _dims_before(value: GraphValue) -> Iterator[_Dims]:
+    """The dims that a value had before each of the Reshapes that it came through."""
+    while (reshape := value.maker(*_RESHAPES)) is not None:
+        value = reshape[0]
+        yield _plain(value.shape)
+
+
+def _dims_after(value: GraphValue) -> Iterator[_Dims]:
+    """The dims that Reshapes give a value, and its sum with zeros."""
+    for reader in value.readers:
+        if reader.kind in _RESHAPES:
+            yield _plain(reader.y.shape)
+        elif reader.kind != "Add" or reader.other(value).scalar != 0:
+            continue
+        yield from _dims_after(reader.y)
+
+
+def _plain(dims: _Dims) -> _Dims:
+    """Dims without those of 1 that they begin with, which HTP adds up to four."""
+    return dims[next((axis for axis, size in enumerate(dims) if size != 1), len(dims)) :]

@@ -7,7 +7,8 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import apply_all, decompose_batch_norm
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.norms import decompose_batch_norm
 from tests.support.graphs import constant, graph, operators, outputs
 
 SHAPES = {"[batch, channels]": "1,6", "[batch, channels, frames]": "1,6,9", "image": "1,6,4,5"}

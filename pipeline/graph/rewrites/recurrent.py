@@ -1,0 +1,114 @@
+"""Recurrent layers and sequences.
+
+Figures are of QNN EP 2.7 and HTP 2.51, emulated. Results keep their names.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import TensorProto, ValueInfoProto, helper
+
+from pipeline.graph.ir.rules import GraphValue, Node, lower, op
+
+
+@lower("ReverseSequence")
+def reverse_sequences(n: Node) -> GraphValue:
+    """Take the steps of a sequence from behind by their places; QNN leaves the operator to the CPU.
+
+    It is a Slice where all steps are reversed, and a Gather by known or computed places otherwise; of a batch, each
+    sample apart. It stands in recurrent layers of both directions that TensorFlow wrote out.
+    """
+    x, lengths = n[0], n[1]
+    time, batch = n.attr("time_axis", 0), n.attr("batch_axis", 1)
+    steps, samples, known = x.shape[time], x.shape[batch], lengths.array
+    if known is not None and (known == steps).all():
+        return x.from_behind(time)
+    if samples == 1:
+        return op.Gather(x, _reversed(lengths, known, steps), axis=time)
+    rows = []
+    for sample in range(samples):
+        row = op.Gather(x, [sample], axis=batch)
+        length = op.Gather(lengths, [sample]) if known is None else lengths
+        places = _reversed(length, None if known is None else known[sample : sample + 1], steps)
+        rows.append(op.Gather(row, places, axis=time))
+    return op.Concat(*rows, axis=batch)
+
+
+def _reversed(length: GraphValue, known: NDArray[Any] | None, steps: int) -> NDArray[np.int64] | GraphValue:
+    """The place from which each step of one sample comes, a vector; of the value or number of its length, [1]."""
+    each = np.arange(steps)
+    if known is not None:
+        return np.where(each < known, known - 1 - each, each).astype(np.int64)
+    return op.Where(op.Less(each, length), op.Sub(length - 1, each), each)
+
+
+_STILL = 20.0
+"""A gate's bias. As much as it takes in float32, and no more: the bias is quantized with the others."""
+
+
+@lower("RNN")
+def convert_rnn_to_gru(n: Node) -> bool:
+    """Write a simple recurrent layer as a GRU whose gates stand still: z = 0 and r = 1.
+
+    ``h' = tanh(W x + R h + b)`` is ``h' = (1 - z) tanh(W x + r (R h) + b) + z h``. The rows of the gates are zero, and
+    their bias is -20 and 20, where a sigmoid is within 2e-9 of 0 and 1. QNN has no RNN, so each splits the graph in
+    two; it has GRU (float16, 60 dB). Unrolled into its steps, a layer would take hundreds of nodes. Left alone: other
+    activations and ``clip``, which QNN's GRU does not have; computed weights; types other than float32.
+    """
+    given, weights = n.attributes, [n.get(at) for at in (1, 2, 3)]
+    if any(each and not (each.is_constant and each.kind == TensorProto.FLOAT) for each in weights):
+        return False
+    if given.get("clip") or any(name.decode().lower() != "tanh" for name in given.get("activations", [])):
+        return False
+    w, r, known = (each.array if each else None for each in weights)
+    assert w is not None
+    assert r is not None
+    directions, hidden = w.shape[:2]
+    bias = np.zeros((directions, 2 * hidden), np.float32) if known is None else known
+    both = np.broadcast_to(np.repeat(np.array([-_STILL, _STILL], np.float32), hidden), (directions, 2 * hidden))
+    # Gates are in the order z, r, h; the biases of W come before those of R.
+    w, r = (np.concatenate([np.zeros_like(each), np.zeros_like(each), each], axis=1) for each in (w, r))
+    b = np.concatenate([both, bias[:, :hidden], np.zeros_like(both), bias[:, hidden:]], axis=1)
+    stem = n.proto.output[0] or n.proto.output[1]
+    names = [n.constant(each, f"{stem}_gru_{role}").name for role, each in (("w", w), ("r", r), ("b", b))]
+    kept = [entry for entry in n.proto.attribute if entry.name in ("direction", "hidden_size", "layout")]
+    gru = helper.make_node("GRU", [n[0].name, *names, *n.proto.input[4:]], list(n.proto.output), n.name)
+    gru.attribute.extend([*kept, helper.make_attribute("linear_before_reset", 1)])
+    n.proto.CopyFrom(gru)
+    return True
+
+
+@lower("LSTM", "GRU", "RNN")
+def take_last_states(n: Node) -> bool:
+    """``Y, Y_h = LSTM(x) -> Y_h = Reshape(Slice(Y, the last place))``; of two directions each is taken by itself.
+
+    QNN ends the process on a quantized GRU that gives Y_h and no Y, the form of any encoder of a whole sequence. And
+    calibration sees a state once a sample, too seldom to know its range: measured apart, Y_h clips on new samples (a
+    speaker encoder of two LSTM layers, w8a16: 17 dB), while as a part of Y it has the range of all places. Left alone:
+    given lengths (``sequence_lens``), since a sequence then ends there; batch first (``layout``); a Y_h that nothing
+    reads.
+    """
+    names, index = n.proto.output, n.index
+    state = names[1] if len(names) > 1 else ""
+    if not state or not (state in index.outputs or state in index.readers) or n.get(4) or n.attr("layout", 0):
+        return False
+    if not names[0]:
+        names[0] = index.unused(f"{state}_places")
+        known = index.types[state]
+        dims = (n[0].shape[0], *n.added.shape(state))  # [places, directions, batch, hidden]
+        kind = helper.make_tensor_type_proto(known.tensor_type.elem_type, dims)
+        index.model.graph.value_info.append(ValueInfoProto(name=names[0], type=kind))
+        n.added.know(names[0], kind)
+    n.added.stem = state
+    places, directions, batch, hidden = n.y.shape
+    ends = [0 if direction or n.attr("direction", "") == "reverse" else places - 1 for direction in range(directions)]
+    parts = [n.y.slice([place, at], [place + 1, at + 1], [0, 1]) for at, place in enumerate(ends)]
+    last = parts[0] if directions == 1 else op.Concat(*parts, axis=1)
+    n.become(last.reshape(directions, batch, hidden), at=1)
+    names[1] = ""
+    if len(names) == 2:
+        del names[1:]
+    return True
