@@ -188,7 +188,8 @@ def widen_scales(n: Node) -> bool:
         return False
     if not any(each.is_constant and max(each.shape, default=1) > 1 for each in (total[0], total[1])):
         return False
-    return n.read(at, n.constant(np.full(dims if dims[-1] == 1 else dims[-1:], n[at].scalar, np.float32)))
+    row = np.full(dims if dims[-1] == 1 else dims[-1:], n[at].scalar, np.float32)
+    return n.read(at, n.constant(row, f"{n.y.name}_factors"))
 
 
 _RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
