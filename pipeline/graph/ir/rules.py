@@ -315,7 +315,7 @@ class GraphRule:
         return changed
 
     def _applies(self, added: Additions, node: NodeProto) -> int:
-        added.stem = node.output[0]
+        added.stem = next(filter(None, node.output), "")
         if self._of and element_type(added.index, added.stem) not in self._of:
             return 0
         if not is_op(node, *self.looks_for):

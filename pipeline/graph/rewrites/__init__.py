@@ -18,27 +18,19 @@ from onnx import ModelProto
 
 from pipeline.graph.ir.index import prune
 from pipeline.graph.rewrites import (
-    add_spare_rows,
     cast_before_choosing,
     compute_lengths_in_integers,
     count_indices_from_the_front,
     decompose_einsum,
-    decompose_lstm_step,
     drop_guards,
     drop_idle_bounds,
-    fuse_layer_norm,
     gather_at_once,
-    gather_neighbours,
-    gather_taps,
     make_masks_finite,
     merge_dims,
     merge_scales,
     multiply_transforms,
     narrow_doubles,
-    place_patches,
     replace_lengths_by_gates,
-    resize_axes_apart,
-    resize_by_products,
     round_norm_scales,
     scale_magnitudes,
     scale_spectra,
@@ -73,10 +65,13 @@ from pipeline.graph.rewrites.convolutions import (
     crop_volumes,
     drop_output_padding,
     fold_biases,
+    gather_taps,
+    place_patches,
     spread_kernels,
     stride_behind,
 )
 from pipeline.graph.rewrites.gathers import (
+    add_spare_rows,
     flatten_gather_nd,
     flatten_gathers,
     gather_pairs,
@@ -99,6 +94,7 @@ from pipeline.graph.rewrites.integers import (
 from pipeline.graph.rewrites.norms import (
     convert_group_norms,
     decompose_batch_norm,
+    fuse_layer_norm,
     fuse_rms_norm,
     normalize_along_last_axis,
 )
@@ -122,6 +118,7 @@ from pipeline.graph.rewrites.products import (
 )
 from pipeline.graph.rewrites.recurrent import (
     convert_rnn_to_gru,
+    decompose_lstm_step,
     reverse_sequences,
     take_last_states,
 )
@@ -133,6 +130,11 @@ from pipeline.graph.rewrites.reductions import (
     find_last_extremes,
     sum_along_last_axis,
     sum_forwards,
+)
+from pipeline.graph.rewrites.resizes import (
+    gather_neighbours,
+    resize_axes_apart,
+    resize_by_products,
 )
 
 

@@ -158,3 +158,75 @@ def spread_kernels(n: Node) -> bool:
         if attribute.name == "kernel_shape":
             attribute.ints[:] = sizes
     return n.read(1, n.constant(spread, f"{n[1].name}_spread"))
+
+
+@lower("Conv")
+def gather_taps(n: Node) -> GraphValue | None:
+    """``Conv(x, w) <dilations> -> Conv(Concat(Slice(x), ..., axis=1), w')`` with a slice for each tap, taps far apart.
+
+    The same products are added; w' is [out, taps * in, 1], and a Pad goes before where the node has pads. QNN's
+    compiler cuts a long row into tiles, each with all that its taps reach, so that far taps make it read the row many
+    times over. Seconds to compile and emulate one of 128 channels and three taps over 7500 places (HTP v73, a busy
+    machine), before and after: dilation 1 15 s; 512 20 and 12 s in w8a16; 1024 34 s, over 100 and 8 s in float16; 2048
+    out of memory; 4096 out of memory and 12 s. WaveNet and TCN are made of such. In groups, as depthwise, QNN takes
+    them (2048: 17 s).
+
+    So is a convolution over planes that has both strides and dilations, of which QNN compiles nothing ("Memory
+    allocation related error", whatever the sizes; over rows it does). In groups stride_behind writes it. Left alone:
+    taps that reach less than 512 places, or more than nine of them, without both; more than 49; groups; computed
+    weights; padding that is not written out.
+    """
+    given = n.attributes
+    w = n[1].array if n[1].is_f32 else None
+    if w is None or given.get("group", 1) != 1 or given.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID"):
+        return None
+    kernel, rank = w.shape[2:], w.ndim - 2
+    dilations, strides = given.get("dilations", [1] * rank), given.get("strides", [1] * rank)
+    if rank > 1 and max(dilations) > 1 and max(strides) > 1:
+        if math.prod(kernel) > 49:
+            return None
+    else:
+        reach = max(((size - 1) * far for size, far in zip(kernel, dilations, strict=True) if far > 1), default=0)
+        if reach < 512 or math.prod(kernel) > 9:
+            return None
+    x, pads = n[0], given.get("pads", [0] * 2 * rank)
+    if any(pads) and n.pads_are_given:
+        x = op.Pad(x, [0, 0, *pads[:rank], 0, 0, *pads[rank:]], mode="constant")
+    seen, axes = [], list(range(2, 2 + rank))
+    for tap in np.ndindex(*kernel):
+        first = [place * far for place, far in zip(tap, dilations, strict=True)]
+        last = [start + (size - 1) * step + 1 for start, size, step in zip(first, n.y.shape[2:], strides, strict=True)]
+        seen.append(x.slice(first, last, axes, strides))
+    flat = w.reshape(*w.shape[:2], -1).transpose(0, 2, 1).reshape(len(w), -1, *[1] * rank)
+    folded = n.constant(np.ascontiguousarray(flat), f"{n[1].name}_taps")
+    return op.Conv(op.Concat(*seen, axis=1), folded, *n.inputs[2:], kernel_shape=[1] * rank)
+
+
+@lower("Col2Im", of=F32)
+def place_patches(n: Node) -> GraphValue | None:
+    """``Col2Im(x, picture, patch) -> ConvTranspose(Reshape(x), kernels)``, torch's `fold`, for constant shapes.
+
+    The kernel of each of a patch's places is 1 there and else 0. Patches that fill the picture side by side are a
+    Transpose between Reshapes. The same elements are added, and zeros. QNN leaves Col2Im to the CPU.
+    """
+    picture, patch = n[1].array, n[2].array
+    if picture is None or patch is None:
+        return None
+    rank, sizes = len(patch), patch.tolist()
+    strides, dilations = n.attr("strides", [1] * rank), n.attr("dilations", [1] * rank)
+    pads = n.attr("pads", [0, 0] * rank)
+    reach = [(size - 1) * far + 1 for size, far in zip(sizes, dilations, strict=True)]
+    room = [size + pads[at] + pads[rank + at] for at, size in enumerate(picture.tolist())]
+    counts = [(size - far) // step + 1 for size, far, step in zip(room, reach, strides, strict=True)]
+    over = [
+        size - (count - 1) * step - far for size, count, step, far in zip(room, counts, strides, reach, strict=True)
+    ]
+    if not any(pads) and not any(over) and {*dilations} == {1} and [*strides] == sizes:
+        order = [0, *(axis for at in range(rank) for axis in (1 + rank + at, 1 + at))]
+        return n[0].reshape(-1, *sizes, *counts).transpose(*order).reshape(*n.y.shape)
+    (batch, rows), places = n[0].shape[:2], math.prod(sizes)
+    kernels = np.tile(np.eye(places, dtype=np.float32), (rows // places, 1)).reshape(rows, 1, *sizes)
+    return op.ConvTranspose(
+        n[0].reshape(batch, rows, *counts), kernels, group=rows // places, kernel_shape=sizes, strides=[*strides],
+        dilations=[*dilations], pads=[*pads], output_padding=over,
+    )  # fmt: skip

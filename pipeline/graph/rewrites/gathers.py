@@ -15,7 +15,7 @@ from onnx import helper
 
 from pipeline.graph.ir.axis_groups import MOST_DIMS
 from pipeline.graph.ir.index import is_op
-from pipeline.graph.ir.rules import GraphValue, Node, lower, op
+from pipeline.graph.ir.rules import F32, GraphValue, Node, lower, op
 
 
 @lower(
@@ -125,3 +125,68 @@ def _channels(n: Node) -> NDArray[np.int64] | None:
     if axis not in (-1, len(dims) - 1) or step < 2:
         return None
     return np.arange(dims[-1], dtype=np.int64)[slice(start, end, step)]
+
+
+_ROWS = {4: 16, 8: 16, 16: 8, 32: 4}
+"""Elements of a row -> rows in a vector of 128 bytes, in both 8 and 16 bits where they are wrong."""
+
+
+@lower(
+    "Gather",
+    of=F32,
+    after={
+        "gather_at_once": "it writes lookups of one axis",
+        "gather_edges": "it writes lookups in place of a Pad",
+        "gather_neighbours": "it writes lookups in place of a Resize",
+        "gather_taps": "it writes lookups in place of a convolution",
+        "flatten_gather_nd": "it writes lookups of rows",
+        "flatten_gathers": "it writes lookups behind blocks",
+        "count_indices_from_the_front": "rows that are added at the end would be those that it counts",
+    },
+)
+def add_spare_rows(n: Node) -> GraphValue | None:
+    """``Gather(x, indices) -> Gather(Concat(x, spare), indices)`` for narrow rows and 32 indices or more.
+
+    The spare rows are zero, and make all rows but one fill whole vectors of 128 bytes. A constant x is stored with
+    them, and constant indices that count from its end count from its front. With several blocks before the rows (x [b,
+    n, w]) it is ``Transpose(Gather(Transpose(x, [n, b, w]), indices), [b, i, w])``.
+
+    HTP takes something else for the last row of 4, 8 or 16 elements of 16 bits, or 8, 16 or 32 computed ones of 8 bits,
+    in a lookup of 32 or more (off by 4.8; 31 are right), unless the rows but one fill whole vectors. Of several blocks
+    nearly everything is wrong, whatever the number of rows. Left alone: what is right, which is float16, other widths,
+    and constant tables of 32 elements a row.
+    """
+    x, indices, dims, places = n[0], n[1], n[0].shape, n[1].shape
+    axis = n.attr("axis", 0) % len(dims)
+    blocks, rows, width = math.prod(dims[:axis]), dims[axis], math.prod(dims[axis + 1 :])
+    if math.prod(places) < 32 or not _is_wrong(blocks, rows, width, constant=x.is_constant):
+        return None
+    taken = indices.array
+    if taken is not None and (taken < 0).any():
+        indices = n.constant(np.where(taken < 0, taken + rows, taken))
+    if blocks == 1:
+        return op.Gather(_with_spare_rows(n, x, x.array, axis, _ROWS[width]), indices, axis=axis)
+    values = x.array
+    if values is not None:
+        values = np.ascontiguousarray(values.reshape(blocks, rows, width).transpose(1, 0, 2))
+    behind = n.constant(values) if values is not None else x.reshape(blocks, rows, width).transpose(1, 0, 2)
+    if _is_wrong(1, rows, blocks * width, constant=x.is_constant):
+        behind = _with_spare_rows(n, behind, None, 0, _ROWS[blocks * width])
+    row = indices if len(places) == 1 else indices.reshape(math.prod(places))
+    return op.Gather(behind, row, axis=0).transpose(1, 0, 2).reshape(*n.y.shape)
+
+
+def _is_wrong(blocks: int, rows: int, width: int, *, constant: bool) -> bool:
+    if width not in _ROWS or (constant and width == max(_ROWS)):
+        return False
+    return blocks > 1 or (blocks == 1 and rows % _ROWS[width] != 1)
+
+
+def _with_spare_rows(n: Node, x: GraphValue, values: NDArray[Any] | None, axis: int, whole: int) -> GraphValue:
+    """A value with rows of zero at the end of an axis, so that all but one are a multiple of `whole`."""
+    dims = list(x.shape)
+    dims[axis] = (1 - dims[axis]) % whole
+    zeros = np.zeros(dims, np.float32)
+    if values is not None:
+        return n.constant(np.concatenate([values, zeros], axis=axis), f"{x.name}_spare")
+    return op.Concat(x, zeros, axis=axis)
