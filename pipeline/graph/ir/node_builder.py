@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TypeProto, ValueInfoProto, helper, numpy_helper
+from onnx import NodeProto, TypeProto, ValueInfoProto, helper, numpy_helper
 
-from pipeline.graph.ir.index import GraphIndex, LazyIndex, substitute
+from pipeline.graph.ir.index import GraphIndex, substitute
 from pipeline.graph.ir.inference import Opsets, infer_outputs, shape_of
 from pipeline.graph.ir.traverse import reads
 
@@ -158,21 +156,3 @@ class Additions:
             return numpy_helper.from_array(self._constants[name], name)
         values = self.index.constant(name) if name in self.index.initializers else None
         return None if values is None or values.size > 1024 else numpy_helper.from_array(values, name)
-
-
-def each_node(change: Callable[[Additions, NodeProto], bool]) -> Callable[[ModelProto, Path], int]:
-    """The rewrite of a model that lets `change` look at each of its nodes, in their order.
-
-    `change` adds what makes the results of the node, or gives the node other inputs, and returns True; it returns False
-    for a node that it leaves alone. The index is made when it is first asked for, and not made anew.
-    """
-
-    @functools.wraps(change)
-    def apply(model: ModelProto, folder: Path) -> int:
-        added = Additions(LazyIndex(model, folder))
-        changed = sum(change(added, node) for node in list(model.graph.node))
-        if changed:
-            added.join()
-        return changed
-
-    return apply

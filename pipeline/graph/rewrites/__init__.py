@@ -32,10 +32,7 @@ from pipeline.graph.rewrites import (
     narrow_doubles,
     replace_lengths_by_gates,
     round_norm_scales,
-    scale_magnitudes,
-    scale_spectra,
     scale_weights,
-    write_out_rnns,
 )
 from pipeline.graph.rewrites.activations import (
     approximate_erf,
@@ -121,6 +118,7 @@ from pipeline.graph.rewrites.recurrent import (
     decompose_lstm_step,
     reverse_sequences,
     take_last_states,
+    write_out_rnns,
 )
 from pipeline.graph.rewrites.reductions import (
     bound_masked_max,
@@ -135,6 +133,10 @@ from pipeline.graph.rewrites.resizes import (
     gather_neighbours,
     resize_axes_apart,
     resize_by_products,
+)
+from pipeline.graph.rewrites.spectra import (
+    scale_magnitudes,
+    scale_spectra,
 )
 
 

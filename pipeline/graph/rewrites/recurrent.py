@@ -161,3 +161,57 @@ def decompose_lstm_step(n: Node) -> bool:
 def _gate(value: GraphValue) -> GraphValue:
     """A sigmoid that is as precise near 0 as the format: quotients of powers of e that are at most 1."""
     return op.Exp(op.Min(value, 0)) / (op.Exp(-op.Abs(value)) + 1)
+
+
+_ACTIVATIONS = {"relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh"}
+
+
+@lower("RNN", after={"convert_rnn_to_gru": "a layer that can be one operator stays one"})
+def write_out_rnns(n: Node) -> bool:
+    """Write a simple recurrent layer that is no GRU, with another activation than Tanh or `clip`, place after place.
+
+    For each direction, from its first place to its last, ``G = Gemm(Reshape(x, [places * batch, size]), W, B)`` and ``h
+    = Relu(Clip(the rows of G for the place + Gemm(h, R)))``. QNN has no RNN, and its GRU, which a layer of Tanh
+    becomes, no other activation. Left alone: activations but Relu, Sigmoid and Tanh; given lengths; batch first
+    (``layout``); computed weights; types other than float32; layers of more than 512 places in all directions.
+    """
+    x, how = n[0], n.attributes
+    weights, recurrences, given = n[1].array, n[2].array, n.get(3)
+    biases = given.array if given else None
+    if not x.is_f32 or n.get(4) or weights is None or recurrences is None or how.get("layout"):
+        return False
+    directions = range(len(weights))
+    named = [each.decode().lower() for each in how.get("activations", [b"tanh" for _ in directions])]
+    (places, batch, size), hidden = x.shape, recurrences.shape[-1]
+    if (given and biases is None) or not {*named} <= _ACTIVATIONS.keys() or weights.dtype != np.float32:
+        return False
+    if places * len(weights) > 512:
+        return False
+    zeros = np.zeros((len(weights), hidden), np.float32)
+    bias = zeros if biases is None else biases[:, :hidden] + biases[:, hidden:]
+    reverse, clip, first = how.get("direction") == b"reverse", n.attr("clip", 0.0), n.get(5)
+    every: list[dict[int, GraphValue]] = []
+    for at in directions:
+        backwards, activation = reverse or at == 1, getattr(op, _ACTIVATIONS[named[at]])
+        gates = op.Gemm(x.reshape(places * batch, size), weights[at], bias[at], transB=1)
+        recurrence = n.constant(recurrences[at])
+        bounds = [n.constant(np.array(to, np.float32)) for to in (-clip, clip)] if clip else []
+        state = first.slice([at], [at + 1], [0]).reshape(batch, hidden) if first else None
+        states: dict[int, GraphValue] = {}
+        for place in range(places - 1, -1, -1) if backwards else range(places):
+            total = gates.slice([place * batch], [(place + 1) * batch], [0])
+            total = total + op.Gemm(state, recurrence, transB=1) if state else total
+            state = states[place] = activation(op.Clip(total, *bounds) if bounds else total)
+        every.append(states)
+    whole, last = (*n.proto.output, "")[:2]
+    if whole:
+        parts = [_joined([states[place] for place in range(places)], 0) for states in every]
+        n.become(_joined([part.reshape(places, 1, batch, hidden) for part in parts], 1), 0)
+    if last:
+        ends = [states[0 if reverse or at == 1 else places - 1] for at, states in enumerate(every)]
+        n.become(_joined(ends, 0).reshape(len(every), batch, hidden), 1)
+    return True
+
+
+def _joined(parts: list[GraphValue], axis: int) -> GraphValue:
+    return op.Concat(*parts, axis=axis) if len(parts) > 1 else parts[0]

@@ -1,34 +1,4 @@
-"""Compute logarithms of weighted power spectra from values that are divided by the largest of them.
-
-Before, where every node between `x` and the Log scales with `x`: a transform by constants, squares of it, sums and
-weights that are constants (in a mel spectrum Conv, Mul, Add, MatMul)::
-
-    a, b = transform(x)
-    P = weights(a * a + b * b)
-    Log(Max(P, floor))                   or Clip(P, floor), or Log(Add(P, floor))
-
-After, where `c`, `m` and `t` are powers of two that use the range of float16, `s` is the largest magnitude in `x`,
-divided by `c`, and `r` that in `a` and `b`, divided by `m`::
-
-    a, b = transform(x / s)
-    Q = t * weights(a/r * a/r + b/r * b/r)
-    scale = 2 * Log(s) + 2 * Log(r) - log(t)
-    Max(Log(Max(Q, 2**-24)) + scale, log(floor))
-
-An added floor is added to Q, divided by the exponential of `scale`.
-
-The powers of sound in 16 bits go up to 1e13 and down to the floor; neither float16 nor 16 bit integers hold them.
-Divided like this they have about 117 dB below the loudest, the squares as much as their sums, whatever unit the sound
-comes in; what lies deeper is computed as if it lay there. openWakeWord's mel spectrum in float16 on HTP 2.51, emulated,
-436 steps of speech and pauses against the original::
-
-                                   without    with    with m of 1, where squares below 72 dB are 0
-    median                         0.0 dB     64 dB   58 dB
-    worst: quiet among loud        -0.5       41      11
-
-The result keeps its name. Left alone: other types than float32, spectra without a floor, and logarithms right behind
-squares, which scale_magnitudes computes without a power at all.
-"""
+"""Spectra: magnitudes, and logarithms of powers, without squares that leave the format."""
 
 from __future__ import annotations
 
@@ -40,11 +10,12 @@ from numpy.typing import NDArray
 from onnx import NodeProto
 
 from pipeline.graph.ir.attributes import settings
-from pipeline.graph.ir.index import GraphIndex, is_float32, is_op, opset
+from pipeline.graph.ir.index import GraphIndex, is_op, opset
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.moves import VIEWS
-from pipeline.graph.ir.node_builder import Additions, each_node
-from pipeline.graph.ir.reductions import reduced_axes
+from pipeline.graph.ir.node_builder import Additions
+from pipeline.graph.ir.reductions import keeps_axes, reduced_axes
+from pipeline.graph.ir.rules import F32, GraphValue, Node, lower, op
 from pipeline.graph.ir.traverse import input_at
 
 _MOST = 2.0**15
@@ -160,18 +131,53 @@ def is_square(node: NodeProto) -> bool:
     return is_op(node, "Mul") and node.input[0] == node.input[1]
 
 
-@each_node
-def apply(added: Additions, node: NodeProto) -> bool:
-    """Scale the spectrum that this is a logarithm of."""
-    index = added.index
-    if not is_op(node, "Log") or not is_float32(index, node.output[0]):
-        return False
-    value, floor, adds = _floored(index, str(node.input[0]))
-    spectrum = _Spectrum(index)
+@lower(
+    "Log",
+    of=F32,
+    after={
+        "decompose_pow": "it looks for squares, which powers become",
+        "decompose_reductions": "it looks for sums of squares, which ReduceSumSquare becomes",
+        "drop_idle_bounds": "a Clip to infinity is a floor",
+    },
+)
+def scale_spectra(n: Node) -> bool:
+    """Compute logarithms of weighted power spectra from values that are divided by the largest of them.
+
+    Before, where every node between `x` and the Log scales with `x`: a transform by constants, squares of it, sums and
+    weights that are constants (in a mel spectrum Conv, Mul, Add, MatMul)::
+
+        a, b = transform(x)
+        P = weights(a * a + b * b)
+        Log(Max(P, floor))                   or Clip(P, floor), or Log(Add(P, floor))
+
+    After, where `c`, `m` and `t` are powers of two that use the range of float16, `s` is the largest magnitude in `x`,
+    divided by `c`, and `r` that in `a` and `b`, divided by `m`::
+
+        a, b = transform(x / s)
+        Q = t * weights(a/r * a/r + b/r * b/r)
+        scale = 2 * Log(s) + 2 * Log(r) - log(t)
+        Max(Log(Max(Q, 2**-24)) + scale, log(floor))
+
+    An added floor is added to Q, divided by the exponential of `scale`.
+
+    The powers of sound in 16 bits go up to 1e13 and down to the floor; neither float16 nor 16 bit integers hold them.
+    Divided like this they have about 117 dB below the loudest, the squares as much as their sums, whatever unit the
+    sound comes in; what lies deeper is computed as if it lay there. openWakeWord's mel spectrum in float16 on HTP 2.51,
+    emulated, 436 steps of speech and pauses against the original::
+
+                                       without    with    with m of 1, where squares below 72 dB are 0
+        median                         0.0 dB     64 dB   58 dB
+        worst: quiet among loud        -0.5       41      11
+
+    The result keeps its name. Left alone: other types than float32, spectra without a floor, and logarithms right
+    behind squares, which scale_magnitudes computes without a power at all.
+    """
+    value, floor, adds = _floored(n.index, n[0].name)
+    spectrum = _Spectrum(n.index)
     scaled = spectrum.visit(value) if floor else None
-    if scaled is None or not scaled.squared or not _is_weighted(index, spectrum, value):
+    if scaled is None or not scaled.squared or not _is_weighted(n.index, spectrum, value):
         return False
-    _write(added, str(node.output[0]), spectrum, value, floor, adds)
+    _write(n.added, n.y.name, spectrum, value, floor, adds)
     return True
 
 
@@ -299,8 +305,109 @@ def _times(added: Additions, node: NodeProto, factor: float) -> dict[int, str]:
     return {place: added.constant(f"{node.input[place]}_scaled", (weight * np.float32(factor)).astype(np.float32))}
 
 
-AFTER = {
-    "decompose_pow": "it looks for squares, which powers become",
-    "decompose_reductions": "it looks for sums of squares, which ReduceSumSquare becomes",
-    "drop_idle_bounds": "a Clip to infinity is a floor",
-}
+@lower(
+    "Sqrt",
+    "Log",
+    of=F32,
+    after={
+        "decompose_pow": "it looks for squares, which powers become",
+        "decompose_reductions": "it looks for sums of squares, which ReduceSumSquare becomes",
+    },
+)
+def scale_magnitudes(n: Node) -> GraphValue | None:
+    """Compute magnitudes, and logarithms of squares, without a square that leaves the format.
+
+    Before, for a sum of squares S of one or two parts, `epsilon` added to it or not::
+
+        S = Add(Add(Mul(a, a), Mul(b, b)), epsilon)       S = ReduceSum(Mul(x, x)) over an axis of two: a, b
+        Sqrt(S)
+        Log(S)
+        Log(Max(S, floor))
+
+    After, where `e` is the root of `epsilon`, and `d` is `Max(Abs(a), Abs(b), e, 2**-14)`::
+
+        M = Mul(d, Sqrt(Add(Add(Mul(a/d, a/d), Mul(b/d, b/d)), Mul(e/d, e/d))))       M = Abs(a) for a alone
+        M
+        Mul(Log(M), 2)
+        Mul(Log(Max(M, root of floor)), 2)
+
+    The sum is the same for any `d` above zero; 2**-14 is the smallest normal float16.
+
+    Spectra of short frames of sound are magnitudes like this, and their squares span twice the decibels that they do:
+    of squares from 0 to 200 a step in 16 bits is 0.003, so every magnitude below 0.05 becomes 0. A quiet frame among
+    loud ones (HTP 2.51, emulated, against the original)::
+
+        format    as loud as the others by    by squares    by quotients
+        uint16    1/1000                      0.0 dB        31.3 dB
+        float16   1/10000                     2.8           63.7
+
+    Of 500 frames silero-vad has 66 below 20 dB with squares in uint16, while all together have 32. A floor of 1e-12 is
+    0 in float16, where HTP's Log of 0 is -7.6; its root is none, and HTP's Log is right down to 2**-24.
+
+    The result keeps its name. Left alone: types other than float32, parts of different shapes, sums of anything else,
+    and quotients by one value, which is what this makes.
+    """
+    source, floor = (n[0], 0.0) if n.kind == "Sqrt" else _with_floor(n[0])
+    summed, epsilon = _with_number(source, "Add")
+    reduction, total = summed.maker("ReduceSum"), summed.maker("Add")
+    if reduction is not None:
+        whole, axes = _root(reduction[0]), reduced_axes(n.index, reduction.proto)
+        if whole is None or axes is None or len(axes) != 1 or whole.shape[axes[0]] != 2:
+            return None
+        # A place without brackets drops the axis.
+        places = [np.array([at] if keeps_axes(reduction.proto) else at) for at in (0, 1)]
+        size = _magnitude([op.Gather(whole, place, axis=axes[0]) for place in places], epsilon)
+    else:
+        found = [_root(each) for each in ((total[0], total[1]) if total else (summed,))]
+        parts = [each for each in found if each is not None]
+        if len(parts) != len(found) or any(each.shape != n.y.shape for each in parts):
+            return None
+        quotients = [each.maker("Div") for each in parts]
+        if None not in quotients and len({each[1].name for each in quotients if each}) == 1:
+            return None
+        size = _magnitude(parts, epsilon)
+    if n.kind == "Sqrt":
+        return size
+    return op.Log(op.Max(size, math.sqrt(floor)) if floor else size) * 2
+
+
+def _with_number(value: GraphValue, operator: str) -> tuple[GraphValue, float]:
+    """The value that a node joins with a number above zero, and that number; the value itself and 0 without one."""
+    node = value.maker(operator)
+    for at in (0, 1) if node is not None and len(node.inputs) == 2 else ():
+        number = node[1 - at].scalar if node else None
+        if node and number is not None and 0 < number < math.inf:
+            return node[at], number
+    return value, 0.0
+
+
+def _with_floor(value: GraphValue) -> tuple[GraphValue, float]:
+    """The same for a bound from below, which may be a Clip's alone."""
+    clip = value.maker("Clip")
+    low = clip.get(1) if clip and not clip.get(2) else None
+    number = low.scalar if low else None
+    if clip and number is not None and 0 < number < math.inf:
+        return clip[0], number
+    return _with_number(value, "Max")
+
+
+def _root(value: GraphValue) -> GraphValue | None:
+    """The x of x * x; None for another value, and for a constant x."""
+    product = value.maker("Mul")
+    if product is None or product[0].name != product[1].name or product[0].name not in product.index.types:
+        return None
+    return product[0]
+
+
+def _magnitude(parts: list[GraphValue], epsilon: float) -> GraphValue:
+    """The root of a sum of squares and of `epsilon`."""
+    if len(parts) == 1 and not epsilon:
+        return op.Abs(parts[0])
+    size = op.Abs(parts[-1])
+    for other in parts[:-1]:
+        size = op.Max(size, op.Abs(other))
+    root = math.sqrt(epsilon)
+    size = op.Max(size, max(root, _SMALLEST))
+    quotients = [part / size for part in parts] + ([root / size] if epsilon else [])
+    first, *others = (quotient * quotient for quotient in quotients)
+    return size * op.Sqrt(sum(others, first))
