@@ -29,7 +29,13 @@ def decompose_swish(n: Node) -> GraphValue:
     return x * op.Sigmoid(x if alpha == 1 else x * alpha)
 
 
-@lower("Sigmoid", of=F32)
+@lower(
+    "Sigmoid",
+    of=F32,
+    after={
+        "bound_activations": "it changes the input of a Swish",
+    },
+)
 def separate_swish(n: Node) -> bool:
     """``x * Sigmoid(x) -> x * Max(Sigmoid(x), 0)``, which is the same.
 
@@ -47,7 +53,12 @@ def separate_swish(n: Node) -> bool:
 @lower(
     "Exp",
     of=F32,
-    after={"decompose_pow": "powers of constants become an Exp", "decompose_log_sums": "LogSoftmax becomes an Exp"},
+    after={
+        "decompose_activations": "Cosh and Sinh become an Exp",
+        "scale_spectra": "it writes an Exp",
+        "decompose_pow": "powers of constants become an Exp",
+        "decompose_log_sums": "LogSoftmax becomes an Exp",
+    },
 )
 def bound_exp(n: Node) -> GraphValue | None:
     """``Exp(x) -> Exp(Max(x, -60))``, unless a Max or Clip bounds x, and up to 4 dims: HTP has no Max of 5.
@@ -144,7 +155,14 @@ def approximate_erf(n: Node) -> GraphValue:
     return op.Tanh(x * value)
 
 
-@lower("Tanh", of=F32)
+@lower(
+    "Tanh",
+    of=F32,
+    after={
+        "write_out_rnns": "it writes a Tanh",
+        "decompose_lstm_step": "it writes a Tanh",
+    },
+)
 def replace_tanh(n: Node) -> GraphValue | None:
     """``Tanh(x) -> Sigmoid(x * 2) * 2 - 1`` over 16 places, and with a last axis of one.
 
@@ -164,7 +182,13 @@ def replace_tanh(n: Node) -> GraphValue | None:
     return op.Sigmoid(n[0] * two) * two - 1
 
 
-@lower("HardSigmoid", of=F32)
+@lower(
+    "HardSigmoid",
+    of=F32,
+    after={
+        "merge_scales": "a factor in between may go into another one",
+    },
+)
 def decompose_hard_sigmoid(n: Node) -> GraphValue | None:
     """``HardSigmoid(ConvTranspose(x, w)) -> Clip(... * alpha + beta, 0, 1)`` after one that strides.
 
@@ -278,6 +302,7 @@ def _with_number(node: Node | None) -> tuple[GraphValue | None, float]:
     "MatMul",
     of=F32,
     after={
+        "write_out_rnns": "it writes activations of a sum",
         "decompose_lstm_step": "it writes a Tanh of a sum",
         "decompose_softplus": "it writes a Sigmoid, and looks for a Tanh",
         "decompose_swish": "it writes a Sigmoid",

@@ -15,7 +15,14 @@ _NOT_OF_ZERO = ("Div", "Log", "Pow", "Reciprocal")
 _COMPARISONS = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 
 
-@lower("Sqrt", "Log", of=F32)
+@lower(
+    "Sqrt",
+    "Log",
+    of=F32,
+    after={
+        "decompose_activations": "it writes a Sqrt or Log",
+    },
+)
 def choose_before(n: Node) -> bool:
     """Choose before a Sqrt or Log whose result a Where chooses from, with values of one size in between.
 

@@ -14,7 +14,12 @@ from onnx import helper
 from pipeline.graph.ir.rules import F32, GraphValue, Node, lower, op
 
 
-@lower("Conv")
+@lower(
+    "Conv",
+    after={
+        "convolve_averages": "it writes an average as a convolution in groups",
+    },
+)
 def stride_behind(n: Node) -> GraphValue | None:
     """``Conv <strides, dilations, group> -> Slice(Conv <dilations, group>, steps=strides)`` over planes.
 
@@ -32,7 +37,12 @@ def stride_behind(n: Node) -> GraphValue | None:
     return every.slice([0, 0], list(every.shape[2:]), [2, 3], strides)
 
 
-@lower("Conv")
+@lower(
+    "Conv",
+    after={
+        "convolve_averages": "it writes a convolution in groups",
+    },
+)
 def add_second_taps(n: Node) -> bool:
     """Add a second tap of zero to the kernels of a depthwise convolution of one tap, with a pad at the end.
 
@@ -63,7 +73,12 @@ def add_second_taps(n: Node) -> bool:
     return True
 
 
-@lower("ConvTranspose")
+@lower(
+    "ConvTranspose",
+    after={
+        "drop_output_padding": "it makes pads differ",
+    },
+)
 def crop_volumes(n: Node) -> GraphValue | None:
     """``ConvTranspose <pads> -> Slice(ConvTranspose)`` over volumes whose pads, which are cut off, differ.
 
@@ -78,7 +93,13 @@ def crop_volumes(n: Node) -> GraphValue | None:
     return whole.slice(pads[:3], ends, [2, 3, 4])
 
 
-@lower("ConvTranspose")
+@lower(
+    "ConvTranspose",
+    after={
+        "place_patches": "it writes a ConvTranspose with output padding",
+        "spread_kernels": "it leaves no dilations",
+    },
+)
 def drop_output_padding(n: Node) -> GraphValue | None:
     """Output padding becomes padding that is not cut off, and zeros at the end of the kernel where that is too little.
 
@@ -136,7 +157,12 @@ def _term(node: Node, dims: tuple[int, ...]) -> NDArray[np.float32] | None:
 _MOST_WEIGHTS = 1 << 22
 
 
-@lower("ConvTranspose")
+@lower(
+    "ConvTranspose",
+    after={
+        "place_patches": "it writes a ConvTranspose with dilations",
+    },
+)
 def spread_kernels(n: Node) -> bool:
     """A transposed convolution with dilations becomes one without, whose constant kernel has zeros in between.
 
@@ -160,7 +186,12 @@ def spread_kernels(n: Node) -> bool:
     return n.read(1, n.constant(spread, f"{n[1].name}_spread"))
 
 
-@lower("Conv")
+@lower(
+    "Conv",
+    after={
+        "convolve_averages": "of one channel it writes a convolution without groups",
+    },
+)
 def gather_taps(n: Node) -> GraphValue | None:
     """``Conv(x, w) <dilations> -> Conv(Concat(Slice(x), ..., axis=1), w')`` with a slice for each tap, taps far apart.
 

@@ -194,4 +194,6 @@ def _follows(index: GraphIndex, name: str, known: dict[str, bool]) -> bool:
 AFTER = {
     "decompose_mod": "it writes what a Mod is, whose sign is known",
     "flatten_gather_nd": "it writes a Gather",
+    "flatten_gathers": "it reshapes indices, which are counted as a row",
+    "reverse_sequences": "it writes lookups by computed places",
 }

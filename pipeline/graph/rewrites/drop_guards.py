@@ -110,3 +110,8 @@ class _Guards:
             if maker is not None and is_op(maker, *_MASKS):
                 waiting += [given for given in maker.input if given]
         return True
+
+
+AFTER = {
+    "make_masks_finite": "a Softmax of finite masks is never NaN",
+}

@@ -19,7 +19,14 @@ _BOOL, _INT32, _INT64 = TensorProto.BOOL, TensorProto.INT32, TensorProto.INT64
 _SIGNED = (TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64)
 
 
-@lower("Neg", "Sign", of=INTS)
+@lower(
+    "Neg",
+    "Sign",
+    of=INTS,
+    after={
+        "compute_lengths_in_integers": "it writes signs of integers",
+    },
+)
 def compare_signs(n: Node) -> GraphValue:
     """``Neg(x) -> 0 - x`` and ``Sign(x) -> Cast(x > 0) - Cast(x < 0)`` of integers, which QNN leaves to the CPU."""
     x, zero = n[0], n.number(0)

@@ -64,7 +64,12 @@ def convolve_averages(n: Node) -> GraphValue | None:
     return op.Mul(means, np.asarray(math.prod(np.ix_(*shares), start=np.ones(())), np.float32)[None, None])
 
 
-@lower("MaxPool")
+@lower(
+    "MaxPool",
+    after={
+        "pool_volumes": "it leaves planes",
+    },
+)
 def gather_windows(n: Node) -> GraphValue | None:
     """``MaxPool(x) <dilations> -> MaxPool(Gather(x, places))`` with windows side by side along each axis with a
     dilation.

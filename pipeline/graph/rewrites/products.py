@@ -64,7 +64,13 @@ def flatten_rows(n: Node) -> GraphValue | None:
     return op.MatMul(rows, w, name=n.name).reshape(*n.y.shape)
 
 
-@lower("Add", of=F32)
+@lower(
+    "Add",
+    of=F32,
+    after={
+        "merge_dims": "it writes sums",
+    },
+)
 def put_constants_last(n: Node) -> bool:
     """``Add(c, x) -> Add(x, c)`` for a constant that is added in several places; the other way after ConvTranspose.
 
@@ -89,7 +95,13 @@ def put_constants_last(n: Node) -> bool:
     return turn
 
 
-@lower("Mul", of=F32)
+@lower(
+    "Mul",
+    of=F32,
+    after={
+        "merge_dims": "it reshapes factors",
+    },
+)
 def expand_factors(n: Node) -> bool:
     """``Reshape(a) * Reshape(b) -> Expand(Reshape(a)) * Reshape(b)`` where each is multiplied by each.
 
@@ -134,7 +146,14 @@ def _times(n: Node, value: GraphValue, factor: float) -> GraphValue:
     return n.constant((constant * factor).astype(constant.dtype), f"{value.name}_times")
 
 
-@lower("MatMul", of=FLOATS)
+@lower(
+    "MatMul",
+    of=FLOATS,
+    after={
+        "decompose_einsum": "it writes an Einsum as a product",
+        "multiply_transforms": "it looks for products with weights",
+    },
+)
 def flatten_products(n: Node) -> GraphValue | None:
     """``MatMul(x [a, b, c, m, k], y [a, b, c, k, n]) -> Reshape(MatMul(x [a b c, m, k], y [a b c, k, n]))``.
 
@@ -196,7 +215,16 @@ _RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 _Dims = tuple[int, ...]
 
 
-@lower("MatMul", "Gemm", of=F32)
+@lower(
+    "MatMul",
+    "Gemm",
+    of=F32,
+    after={
+        "expand_factors": "it reshapes around products",
+        "flatten_rows": "it reshapes around products",
+        "merge_dims": "it reshapes around products",
+    },
+)
 def add_spare_columns(n: Node) -> GraphValue | None:
     """``Reshape(MatMul(Reshape(x), w)) -> Reshape(Slice(MatMul(Reshape(x), w'), all but the last))``.
 

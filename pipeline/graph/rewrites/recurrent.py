@@ -82,7 +82,15 @@ def convert_rnn_to_gru(n: Node) -> bool:
     return True
 
 
-@lower("LSTM", "GRU", "RNN")
+@lower(
+    "LSTM",
+    "GRU",
+    "RNN",
+    after={
+        "write_out_rnns": "a layer that is written out has no state to take",
+        "decompose_lstm_step": "its last state would be taken from a sequence of one",
+    },
+)
 def take_last_states(n: Node) -> bool:
     """``Y, Y_h = LSTM(x) -> Y_h = Reshape(Slice(Y, the last place))``; of two directions each is taken by itself.
 

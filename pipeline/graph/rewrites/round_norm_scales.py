@@ -44,6 +44,8 @@ AFTER = {
     "fold_gemm_factors": "it looks for products of nothing but their operands",
     "fuse_layer_norm": "it looks for norms",
     "normalize_along_last_axis": "it looks for norms of the last axis",
+    "add_spare_columns": "it would copy the weights that are made",
+    "put_constants_last": "it looks for products in their last form",
 }
 
 

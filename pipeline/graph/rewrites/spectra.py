@@ -310,6 +310,7 @@ def _times(added: Additions, node: NodeProto, factor: float) -> dict[int, str]:
     "Log",
     of=F32,
     after={
+        "scale_spectra": "it looks for squares of spectra",
         "decompose_pow": "it looks for squares, which powers become",
         "decompose_reductions": "it looks for sums of squares, which ReduceSumSquare becomes",
     },
