@@ -12,12 +12,13 @@ from onnx import NodeProto
 from pipeline.contracts.scheme import bits
 from pipeline.errors import QuantizationError
 from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.ir.ops import PRODUCTS
 from pipeline.graph.ir.traverse import label
 from pipeline.graph.quantization.assignment import FLOAT, Assignment, Stored
 from pipeline.graph.quantization.chip_limits import REQUANTIZE
 from pipeline.graph.quantization.constant_store import ConstantStore, EncodedConstant
 from pipeline.graph.quantization.correlations import Correlations
-from pipeline.graph.quantization.operand_rules import ONE_ENCODING, PRODUCTS, Operand, Role, operands
+from pipeline.graph.quantization.operand_rules import ONE_ENCODING, Operand, Role, operands
 from pipeline.graph.quantization.packed_tables import PackedTable, pack
 from pipeline.graph.quantization.qdq import Encoding
 from pipeline.graph.quantization.ranges import Range

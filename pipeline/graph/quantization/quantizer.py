@@ -25,6 +25,7 @@ from pipeline.contracts.scheme import ROOM, Scheme
 from pipeline.errors import QuantizationError
 from pipeline.graph.ir.index import FLOATS, GraphIndex, element_type, is_float, is_op, prune, sort_nodes
 from pipeline.graph.ir.inference import shape_of
+from pipeline.graph.ir.ops import PRODUCTS
 from pipeline.graph.ir.traverse import label
 from pipeline.graph.quantization.assignment import FLOAT, Assignment
 from pipeline.graph.quantization.chip_limits import ROWS_MISPLACED
@@ -34,7 +35,7 @@ from pipeline.graph.quantization.constant_store import ConstantStore, InModel
 from pipeline.graph.quantization.correlations import Correlations
 from pipeline.graph.quantization.headroom import with_headroom, with_padding
 from pipeline.graph.quantization.input_guards import rule_for_guards
-from pipeline.graph.quantization.operand_rules import PRODUCTS, Operand, operands
+from pipeline.graph.quantization.operand_rules import Operand, operands
 from pipeline.graph.quantization.packed_tables import look_up
 from pipeline.graph.quantization.prepare_casts import prepare_casts
 from pipeline.graph.quantization.qdq import Q_OPS, QUANTIZER_INPUT

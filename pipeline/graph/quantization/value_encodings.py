@@ -8,12 +8,12 @@ from onnx import NodeProto
 
 from pipeline.contracts.scheme import bits
 from pipeline.graph.ir.index import GraphIndex, is_float, is_op
+from pipeline.graph.ir.ops import PRODUCTS
 from pipeline.graph.quantization.assignment import FLOAT, Assignment
 from pipeline.graph.quantization.operand_rules import (
     FIXED_16_BIT,
     JOINING,
     ONE_ENCODING,
-    PRODUCTS,
     UNIT,
     WIDE_16_BIT,
     Operand,

@@ -8,11 +8,11 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
+from pipeline.graph.ir.ops import ORDERINGS
 from pipeline.graph.ir.rules import F32, GraphValue, Node, lower, op
 
 _ELEMENTWISE = ("Abs", "Add", "Div", "Exp", "Log", "Mul", "Neg", "Pow", "Reciprocal", "Sqrt", "Sub")
 _NOT_OF_ZERO = ("Div", "Log", "Pow", "Reciprocal")
-_COMPARISONS = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 
 
 @lower(
@@ -54,7 +54,7 @@ def choose_before(n: Node) -> bool:
 def _limit(x: GraphValue, condition: GraphValue) -> float | None:
     """The number to compute a Log of where x is not kept; None if none would do no harm."""
     inverse = condition.maker("Not")
-    comparison = (inverse[0] if inverse else condition).maker(*_COMPARISONS)
+    comparison = (inverse[0] if inverse else condition).maker(*ORDERINGS)
     limit = comparison.other(x).scalar if comparison and comparison.reads(x) else None
     return None if limit is None or not np.isfinite(limit) else limit if limit > 0 else 1.0
 

@@ -26,7 +26,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto
 
 from pipeline.graph.ir.index import GraphIndex, is_op
-from pipeline.graph.ir.moves import KEEPING
+from pipeline.graph.ir.ops import KEEPING
 
 _MASKS = (*KEEPING, "Add", "Clip", "Concat", "Div", "Gather", "Max", "Min", "Mul", "Slice", "Sub", "Where")
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from pipeline.graph.ir.index import FLOATS, is_op
-from pipeline.graph.ir.moves import MOVES_FIRST
+from pipeline.graph.ir.ops import MOVES_FIRST
 from pipeline.graph.ir.rules import INTS, GraphValue, Node, lower, op
 
 _BOOL, _INT32, _INT64 = TensorProto.BOOL, TensorProto.INT32, TensorProto.INT64

@@ -11,7 +11,7 @@ from math import prod
 import numpy as np
 
 from pipeline.graph.ir.index import FLOATS
-from pipeline.graph.ir.moves import VIEWS
+from pipeline.graph.ir.ops import VIEWS
 from pipeline.graph.ir.rules import F32, GraphValue, Node, lower, op
 
 _CLAMPS = ("Clip", "Relu")

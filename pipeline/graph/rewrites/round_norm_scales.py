@@ -31,7 +31,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helpe
 from pipeline.graph.ir.attributes import integer, integers
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.inference import shape_of
-from pipeline.graph.ir.moves import VIEWS
+from pipeline.graph.ir.ops import VIEWS
 from pipeline.graph.ir.traverse import input_at
 
 _STEPS = 255

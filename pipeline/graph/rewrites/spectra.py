@@ -12,8 +12,8 @@ from onnx import NodeProto
 from pipeline.graph.ir.attributes import settings
 from pipeline.graph.ir.index import GraphIndex, is_op, opset
 from pipeline.graph.ir.inference import shape_of
-from pipeline.graph.ir.moves import VIEWS
 from pipeline.graph.ir.node_builder import Additions
+from pipeline.graph.ir.ops import VIEWS
 from pipeline.graph.ir.reductions import keeps_axes, reduced_axes
 from pipeline.graph.ir.rules import F32, GraphValue, Node, lower, op
 from pipeline.graph.ir.traverse import input_at

@@ -1,4 +1,4 @@
-"""Operators that move data and compute nothing, in families that others are made of."""
+"""Traits of operators: the families that rules, encodings and figures ask for."""
 
 from __future__ import annotations
 
@@ -13,3 +13,21 @@ MOVES_FIRST = (*VIEWS, "Expand", "Gather", "GatherElements", "GatherND", "Slice"
 
 MOVES = (*MOVES_FIRST, "Concat")
 """Those that give elements of their inputs as they are: in the same encoding, nothing is lost by it."""
+
+LOOKUPS = ("Gather", "GatherElements", "GatherND")
+"""Those that take elements by computed places."""
+
+ORDERINGS = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+"""Those that compare which of two numbers is larger."""
+
+COMPARISONS = ("Equal", *ORDERINGS)
+"""Those that compare two numbers."""
+
+PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+"""Those that add up products with weights."""
+
+ROUNDINGS = ("Ceil", "Floor", "Round")
+"""Those that make whole numbers of floats."""
+
+SOFTMAXES = ("Softmax", "LogSoftmax")
+"""Those that normalize exponentials."""
