@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto
 
-from pipeline.graph.quantization.ranges import Range
+from pipeline.graph.quantization.calibration.ranges import Range
 from pipeline.graph.rewrites import apply_all
 from pipeline.graph.rewrites.gathers import add_spare_rows
 from tests.conformance.batches import run_batch
