@@ -19,7 +19,7 @@ import numpy as np
 from onnx import NodeProto, TensorProto
 
 from pipeline.graph.floats.rewriting import Replacing
-from pipeline.graph.ir.moves import VIEWS
+from pipeline.graph.ir.ops import VIEWS
 
 _LSTM_STATE = 8
 _TABLES = 5

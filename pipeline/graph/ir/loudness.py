@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from onnx import NodeProto
 
 from pipeline.graph.ir.index import GraphIndex, is_float, is_op
-from pipeline.graph.ir.moves import MOVES_FIRST
+from pipeline.graph.ir.ops import MOVES_FIRST
 from pipeline.graph.ir.traverse import DEFAULT_DOMAINS, input_at
 
 _MOVES = (

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TypeProto, ValueInfoProto, helper, numpy_helper
+from onnx import NodeProto, TypeProto, ValueInfoProto, helper, numpy_helper
 
-from pipeline.graph.ir.index import GraphIndex, LazyIndex, substitute
+from pipeline.graph.ir.index import GraphIndex, substitute
 from pipeline.graph.ir.inference import Opsets, infer_outputs, shape_of
 from pipeline.graph.ir.traverse import reads
 
@@ -28,7 +26,12 @@ class Additions:
         self._constants: dict[str, NDArray[Any]] = {}
         self._made: set[str] = set()
         self._names: set[str] = set()
+        self._untyped: dict[_Name, NodeProto] = {}
         self.nodes: list[NodeProto] = []
+        self.shared: dict[str, _Name] = {}
+        """New values that several places of the graph share, by a name for their purpose."""
+        self.stem = ""
+        """How the names of new values begin that :mod:`pipeline.graph.ir.rules` gives."""
 
     def value(self, name: _Name, kind: int, dims: Sequence[int]) -> _Name:
         """A name and a type for a value that a node appended to ``nodes`` makes."""
@@ -43,17 +46,35 @@ class Additions:
 
     def replace(self, kind: str, *inputs: _Name, out: _Name, **attributes: Any) -> None:
         """Add an operator that makes a value of the graph in place of the node that made it so far."""
+        self.nodes.append(helper.make_node(kind, list(inputs), [out], self._node_name(out), **attributes))
+
+    def give(self, name: _Name, out: _Name) -> None:
+        """Let a value take the place of one of the graph: a new one is renamed, an Identity hands another one on."""
+        if name not in self._made:
+            self.replace("Identity", name, out=out)
+            return
+        at = next(at for at in reversed(range(len(self.nodes))) if name in self.nodes[at].output)
+        self._made.discard(name)
+        node = self.nodes[at]
+        node.output[list(node.output).index(name)] = out
+        self._untyped.pop(name, None)
+        if node.name == name:
+            self._names.discard(name)
+            node.name = self._node_name(out)
+        for reader in self.nodes[at + 1 :]:
+            reader.input[:] = [out if each == name else each for each in reader.input]
+
+    def _node_name(self, out: _Name) -> str:
         name = f"{out}_made"
         while name in self._names:  # a new node kept it from the one that is replaced, which was made here, too
             name += "_last"
-        self.nodes.append(helper.make_node(kind, list(inputs), [out], name, **attributes))
+        return name
 
     def op(self, kind: str, *inputs: _Name, out: _Name, name: str = "", **attributes: Any) -> _Name:
         """Add one of ONNX's own operators with one output, called `out`, numbered if taken; returns the name."""
         made = self._unused(out)
         node = helper.make_node(kind, list(inputs), [made], name or made, **attributes)
-        given = {name: self._type(name) for name in reads(node)}
-        self._types |= infer_outputs(node, given, self._small, self._opsets)
+        self._untyped[made] = node
         self._made.add(made)
         self._names.add(node.name)
         self.nodes.append(node)
@@ -78,8 +99,14 @@ class Additions:
         """The dims of a value of the graph, or of one that was added."""
         return shape_of(self._type(name))
 
+    def element_type(self, name: _Name) -> int:
+        """The element type of a value of the graph, or of one that was added."""
+        kind: int = self._type(name).tensor_type.elem_type
+        return kind
+
     def finish(self) -> list[NodeProto]:
         """Add constants and types to the model; returns the nodes, for the caller to put in their place."""
+        self._infer()
         graph = self.index.model.graph
         graph.initializer.extend(numpy_helper.from_array(values, name) for name, values in self._constants.items())
         graph.value_info.extend(
@@ -103,12 +130,21 @@ class Additions:
 
     def _unused(self, stem: str) -> str:
         name, count = stem, 1
-        while name in self._types or self.index.has(name):
+        while name in self._types or name in self._untyped or self.index.has(name):
             count += 1
             name = f"{stem}_{count}"
         return name
 
+    def _infer(self, until: _Name = "") -> None:
+        """Infer the types of new values in their order, up to one or all; a result of the graph needs none."""
+        while self._untyped and (not until or until in self._untyped):
+            name = next(iter(self._untyped))
+            node = self._untyped.pop(name)
+            given = {each: self._type(each) for each in reads(node)}
+            self._types |= infer_outputs(node, given, self._small, self._opsets)
+
     def _type(self, name: _Name) -> TypeProto:
+        self._infer(name)
         if name not in self._types:
             tensor = self.index.initializers.get(name)
             known = helper.make_tensor_type_proto(tensor.data_type, tensor.dims) if tensor is not None else None
@@ -120,21 +156,3 @@ class Additions:
             return numpy_helper.from_array(self._constants[name], name)
         values = self.index.constant(name) if name in self.index.initializers else None
         return None if values is None or values.size > 1024 else numpy_helper.from_array(values, name)
-
-
-def each_node(change: Callable[[Additions, NodeProto], bool]) -> Callable[[ModelProto, Path], int]:
-    """The rewrite of a model that lets `change` look at each of its nodes, in their order.
-
-    `change` adds what makes the results of the node, or gives the node other inputs, and returns True; it returns False
-    for a node that it leaves alone. The index is made when it is first asked for, and not made anew.
-    """
-
-    @functools.wraps(change)
-    def apply(model: ModelProto, folder: Path) -> int:
-        added = Additions(LazyIndex(model, folder))
-        changed = sum(change(added, node) for node in list(model.graph.node))
-        if changed:
-            added.join()
-        return changed
-
-    return apply

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from pipeline.graph.ir.index import is_op
+from pipeline.graph.ir.ops import PRODUCTS
 from pipeline.graph.ir.traverse import input_at
 from pipeline.graph.shapes.cost import macs_of, shapes_of
 
 _BITS: Mapping[int, int] = {TensorProto.INT4: 4, TensorProto.UINT4: 4}
 _FLOATS: frozenset[int] = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE})
-_PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose")
 _CHIP_FLOAT_BITS = 16  # what HTP computes floats in
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 
@@ -58,7 +58,7 @@ class Counting:
             if node.op_type in (_QUANTIZE, _DEQUANTIZE):
                 continue
             macs = macs_of(node, self.shapes)
-            if is_op(node, *_PRODUCTS):
+            if is_op(node, *PRODUCTS):
                 found.macs[self.format(node)] += macs
             else:
                 found.elements += macs

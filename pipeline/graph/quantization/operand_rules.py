@@ -65,9 +65,6 @@ _MOVERS = (
 )  # fmt: skip
 TABLES = ("Gather", "GatherElements")
 
-PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
-"""Sums of products, rescaled to the encoding of the result."""
-
 ONE_ENCODING = ("ScatterElements",)
 """Operators whose inputs HTP (2.51, emulated) takes for integers of the result's encoding, whatever their own is:
 scattering -1..-6 into 1..12 gives 8.45 for -2 otherwise, in 8 and in 16 bits."""

@@ -25,13 +25,14 @@ from pipeline.contracts.scheme import ROOM, Scheme
 from pipeline.errors import QuantizationError
 from pipeline.graph.ir.index import FLOATS, GraphIndex, element_type, is_float, is_op, prune, sort_nodes
 from pipeline.graph.ir.inference import shape_of
+from pipeline.graph.ir.ops import PRODUCTS
 from pipeline.graph.ir.traverse import label
 from pipeline.graph.quantization.bounds.headroom import with_headroom, with_padding
 from pipeline.graph.quantization.bounds.whole_numbers import held_exactly
 from pipeline.graph.quantization.calibration.input_guards import rule_for_guards
 from pipeline.graph.quantization.calibration.ranges import Range, Ranges
 from pipeline.graph.quantization.chip_limits import ROWS_MISPLACED
-from pipeline.graph.quantization.operand_rules import PRODUCTS, Operand, operands
+from pipeline.graph.quantization.operand_rules import Operand, operands
 from pipeline.graph.quantization.passes.prepare_casts import prepare_casts
 from pipeline.graph.quantization.passes.raise_divisors import raise_divisors
 from pipeline.graph.quantization.passes.raise_floors import raise_floors

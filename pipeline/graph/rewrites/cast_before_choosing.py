@@ -29,8 +29,8 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from pipeline.graph.ir.attributes import settings
 from pipeline.graph.ir.index import GraphIndex, LazyIndex, element_type, is_float32, is_op
-from pipeline.graph.ir.moves import VIEWS
 from pipeline.graph.ir.node_builder import Additions
+from pipeline.graph.ir.ops import VIEWS
 from pipeline.graph.ir.recursion import Recursive
 from pipeline.graph.ir.whole_constants import whole_constant
 

@@ -30,8 +30,8 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 from pipeline.graph.ir.attributes import integer, settings
 from pipeline.graph.ir.index import GraphIndex, element_type, is_op
 from pipeline.graph.ir.inference import shape_of
-from pipeline.graph.ir.moves import MOVES_FIRST, VIEWS
 from pipeline.graph.ir.node_builder import Additions
+from pipeline.graph.ir.ops import MOVES_FIRST, VIEWS
 from pipeline.graph.ir.traverse import input_at
 
 _PLACES = {"Gather": 1, "GatherElements": 1, "ScatterElements": 1, "ScatterND": 1, "OneHot": 0}
@@ -194,4 +194,6 @@ def _follows(index: GraphIndex, name: str, known: dict[str, bool]) -> bool:
 AFTER = {
     "decompose_mod": "it writes what a Mod is, whose sign is known",
     "flatten_gather_nd": "it writes a Gather",
+    "flatten_gathers": "it reshapes indices, which are counted as a row",
+    "reverse_sequences": "it writes lookups by computed places",
 }

@@ -26,7 +26,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto
 
 from pipeline.graph.ir.index import GraphIndex, is_op
-from pipeline.graph.ir.moves import KEEPING
+from pipeline.graph.ir.ops import KEEPING
 
 _MASKS = (*KEEPING, "Add", "Clip", "Concat", "Div", "Gather", "Max", "Min", "Mul", "Slice", "Sub", "Where")
 
@@ -110,3 +110,8 @@ class _Guards:
             if maker is not None and is_op(maker, *_MASKS):
                 waiting += [given for given in maker.input if given]
         return True
+
+
+AFTER = {
+    "make_masks_finite": "a Softmax of finite masks is never NaN",
+}

@@ -124,3 +124,8 @@ def _bypass(node: NodeProto, index: GraphIndex, same_as: dict[str, str]) -> None
         node.CopyFrom(helper.make_node("Identity", [node.input[0]], list(node.output), node.name))
     else:
         same_as[node.output[0]] = node.input[0]
+
+
+AFTER = {
+    "narrow_doubles": "bounds of float64 become those of float32",
+}

@@ -28,8 +28,8 @@ from onnx import ModelProto, NodeProto
 from pipeline.graph.ir.attributes import integer, integers
 from pipeline.graph.ir.index import GraphIndex, LazyIndex, is_op
 from pipeline.graph.ir.inference import is_static, shape_of
-from pipeline.graph.ir.moves import VIEWS
 from pipeline.graph.ir.node_builder import Additions
+from pipeline.graph.ir.ops import VIEWS
 
 _MOST_DIMS = 5
 _LARGEST = 1 << 22

@@ -36,8 +36,8 @@ from onnx import ModelProto, NodeProto, TensorProto
 from pipeline.graph.ir.attributes import integer, integers, settings
 from pipeline.graph.ir.axis_groups import MOST_DIMS, Dims, Groups, joined, merged, place, steps
 from pipeline.graph.ir.index import GraphIndex, element_type, is_op
-from pipeline.graph.ir.moves import VIEWS
 from pipeline.graph.ir.node_builder import Additions
+from pipeline.graph.ir.ops import VIEWS
 from pipeline.graph.ir.reductions import axes_are_an_input, reduced_axes
 
 _FOUR = 4

@@ -92,3 +92,8 @@ def _is_worth(product: NDArray[Any], *factors: NDArray[Any]) -> bool:
 
 def _same_shape(index: GraphIndex, source: str, product: NDArray[Any], result: str) -> bool:
     return np.broadcast_shapes(shape_of(index.types[source]), product.shape) == shape_of(index.types[result])
+
+
+AFTER = {
+    "decompose_batch_norm": "it writes a product with constants",
+}

@@ -196,3 +196,8 @@ class _Writer:
             values = transform.matrix().reshape(rows, math.prod((transform.made, transform.parts_made)))
             self._matrices[transform] = self.added.constant(f"{stem}_waves", values.astype(np.float32))
         return self._matrices[transform]
+
+
+AFTER = {
+    "decompose_einsum": "it writes products with weights",
+}

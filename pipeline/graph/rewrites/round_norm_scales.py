@@ -31,7 +31,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helpe
 from pipeline.graph.ir.attributes import integer, integers
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.inference import shape_of
-from pipeline.graph.ir.moves import VIEWS
+from pipeline.graph.ir.ops import VIEWS
 from pipeline.graph.ir.traverse import input_at
 
 _STEPS = 255
@@ -44,6 +44,8 @@ AFTER = {
     "fold_gemm_factors": "it looks for products of nothing but their operands",
     "fuse_layer_norm": "it looks for norms",
     "normalize_along_last_axis": "it looks for norms of the last axis",
+    "add_spare_columns": "it would copy the weights that are made",
+    "put_constants_last": "it looks for products in their last form",
 }
 
 

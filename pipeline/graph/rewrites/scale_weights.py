@@ -112,3 +112,8 @@ def _float(index: GraphIndex, name: str) -> NDArray[Any] | None:
         return None
     values = index.constant(name)
     return None if values is None else values.astype(np.float64)
+
+
+AFTER = {
+    "merge_scales": "of two factors it folds one",
+}

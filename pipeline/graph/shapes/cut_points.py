@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from onnx import GraphProto, NodeProto
 
 from pipeline.graph.ir.index import WHOLE, GraphIndex, element_type
-from pipeline.graph.ir.moves import VIEWS
+from pipeline.graph.ir.ops import VIEWS
 from pipeline.graph.ir.traverse import reads
 
 _SPELLINGS = frozenset({*VIEWS, "Cast", "Transpose"})

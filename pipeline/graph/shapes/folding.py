@@ -25,7 +25,7 @@ from pipeline.errors import ModelError
 from pipeline.graph.files.blob_writer import BlobWriter
 from pipeline.graph.files.model_file import EXTERNAL_BYTES, is_external, packed_size, tensor_array
 from pipeline.graph.ir.inference import Opsets, ShapeError, infer_outputs, is_static, one_node_session, shape_of
-from pipeline.graph.ir.moves import VIEWS
+from pipeline.graph.ir.ops import VIEWS
 from pipeline.graph.ir.traverse import all_nodes, attribute_graphs, label, reads
 
 FOLD_LIMIT = 64 << 20

@@ -25,7 +25,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from pipeline.graph.ir.attributes import integers
 from pipeline.graph.ir.index import is_op
-from pipeline.graph.ir.moves import VIEWS
+from pipeline.graph.ir.ops import VIEWS
 from pipeline.graph.shapes.folding import Constants
 
 _SPREADS = (*VIEWS, "Expand", "Tile")

@@ -40,7 +40,7 @@ from pipeline.graph.files.model_file import load_graph
 from pipeline.graph.fused import write_out
 from pipeline.graph.ir.attributes import integer, settings
 from pipeline.graph.ir.inference import Opsets, ShapeError, infer_outputs, is_static, shape_of, spell
-from pipeline.graph.ir.moves import VIEWS
+from pipeline.graph.ir.ops import VIEWS
 from pipeline.graph.ir.traverse import DEFAULT_DOMAINS, all_names, input_at, live_nodes, reads
 from pipeline.graph.shapes import shape_errors
 from pipeline.graph.shapes.axes import DimError, dim_size, fix_inputs

@@ -7,7 +7,7 @@ from onnx import ModelProto, NodeProto, TensorProto
 from pipeline.contracts.ingest import Table
 from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.index import FLOATS, is_op
-from pipeline.graph.ir.moves import KEEPING
+from pipeline.graph.ir.ops import KEEPING
 from pipeline.graph.ir.traverse import label
 
 _WHOLE = (TensorProto.INT32, TensorProto.INT64)

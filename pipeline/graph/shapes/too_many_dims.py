@@ -8,7 +8,7 @@ from pipeline.contracts.rewrite import TooManyDims
 from pipeline.graph.ir.axis_groups import MOST_DIMS
 from pipeline.graph.ir.index import is_op
 from pipeline.graph.ir.inference import Types, shape_of, spell
-from pipeline.graph.ir.moves import VIEWS
+from pipeline.graph.ir.ops import VIEWS
 from pipeline.graph.ir.traverse import label, reads
 from pipeline.graph.shapes.cut_points import ends_before
 

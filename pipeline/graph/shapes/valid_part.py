@@ -16,7 +16,7 @@ from onnx import NodeProto, TensorProto
 
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.inference import shape_of
-from pipeline.graph.ir.moves import KEEPING
+from pipeline.graph.ir.ops import KEEPING
 
 Follows = Mapping[str, Mapping[int, str]]
 """For each value, the dims that are as long as an axis of the bucket whatever the axis' length, and that axis."""

@@ -8,7 +8,8 @@ import pytest
 from onnx import ModelProto
 
 from pipeline.errors import CompileError
-from pipeline.graph.rewrites import add_second_taps, apply_all
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.convolutions import add_second_taps
 from tests.support.graphs import graph, outputs
 from tests.support.on_htp import OnChip, on_chip, on_cpu, sqnr_db, with_rewrites, without_rewrites
 from tests.support.stage_runs import Component

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import add_spare_columns
+from pipeline.graph.rewrites.products import add_spare_columns
 from tests.support.graphs import graph, operators, outputs
 from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites, without_rewrites
 

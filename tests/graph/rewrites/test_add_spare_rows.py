@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto
 
 from pipeline.graph.quantization.calibration.ranges import Range
-from pipeline.graph.rewrites import add_spare_rows, apply_all
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.gathers import add_spare_rows
 from tests.conformance.batches import run_batch
 from tests.conformance.formats import in_format
 from tests.support.graphs import graph, operators, outputs

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pipeline.graph.rewrites import apply_all, approximate_erf
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.activations import approximate_erf
 from tests.support.graphs import graph, operators, outputs
 from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites, without_rewrites
 

@@ -8,7 +8,8 @@ from numpy.typing import ArrayLike, NDArray
 from onnx import ModelProto
 
 from pipeline.graph.files.model_file import MODEL, load_graph
-from pipeline.graph.rewrites import apply_all, bound_activations
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.activations import bound_activations
 from tests.support.graphs import graph, operators, outputs
 from tests.support.on_htp import on_chip, with_rewrites, without_rewrites
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.graph.rewrites import apply_all, bound_exp
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.activations import bound_exp
 from tests.conformance.batches import run_batch
 from tests.support.graphs import graph, operators, outputs
 

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from onnx import ModelProto
 
 from pipeline.errors import CalibrationError
-from pipeline.graph.rewrites import choose_before
+from pipeline.graph.rewrites.choices import choose_before
 from tests.support.graphs import graph, operators, outputs
 from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites, without_rewrites
 

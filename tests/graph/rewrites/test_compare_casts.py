@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.graph.rewrites import apply_all, compare_casts
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.integers import compare_casts
 from tests.support.graphs import graph, operators, outputs
 from tests.support.on_htp import Arrays, on_chip, on_cpu, with_rewrites, without_rewrites
 

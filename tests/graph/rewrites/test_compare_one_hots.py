@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.graph.rewrites import compare_one_hots
+from pipeline.graph.rewrites.integers import compare_one_hots
 from tests.conformance.batches import run_batch
 from tests.conformance.cases import single
 from tests.conformance.formats import in_format

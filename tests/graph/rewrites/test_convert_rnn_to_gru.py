@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import convert_rnn_to_gru
+from pipeline.graph.rewrites.recurrent import convert_rnn_to_gru
 from tests.support.graphs import graph, operators, outputs
 from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites
 from tests.support.recurrent import DIRECTIONS, layer

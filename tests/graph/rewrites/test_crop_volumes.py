@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import apply_all, crop_volumes
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.convolutions import crop_volumes
 from tests.support.graphs import graph, operators, outputs
 from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites, without_rewrites
 

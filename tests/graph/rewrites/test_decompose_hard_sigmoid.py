@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import apply_all, decompose_hard_sigmoid
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.activations import decompose_hard_sigmoid
 from tests.conformance.batches import run_batch
 from tests.support.graphs import graph, operators, outputs
 

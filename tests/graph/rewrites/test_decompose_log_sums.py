@@ -7,7 +7,8 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import apply_all, decompose_log_sums
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.reductions import decompose_log_sums
 from tests.conformance.batches import run_batch
 from tests.support.graphs import graph, operators, outputs
 

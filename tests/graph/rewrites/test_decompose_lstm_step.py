@@ -7,7 +7,8 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto, numpy_helper
 
-from pipeline.graph.rewrites import apply_all, decompose_lstm_step
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.recurrent import decompose_lstm_step
 from tests.support.graphs import graph, operators, outputs
 from tests.support.on_htp import on_chip, with_rewrites, without_rewrites
 from tests.support.recurrent import weights

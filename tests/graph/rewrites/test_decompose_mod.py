@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pipeline.graph.rewrites import apply_all, decompose_mod
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.integers import decompose_mod
 from tests.conformance.batches import run_batch
 from tests.support.graphs import graph, operators, outputs
 from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites

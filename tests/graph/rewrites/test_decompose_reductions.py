@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import decompose_reductions
+from pipeline.graph.rewrites.reductions import decompose_reductions
 from tests.support.graphs import graph, operators, outputs
 from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import CompileError
-from pipeline.graph.rewrites import decompose_swish
+from pipeline.graph.rewrites.activations import decompose_swish
 from tests.support.graphs import graph, operators, outputs
 from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites, without_rewrites
 

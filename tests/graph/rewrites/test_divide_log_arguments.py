@@ -7,7 +7,8 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import apply_all, divide_log_arguments
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.activations import divide_log_arguments
 from tests.support.graphs import graph, outputs
 from tests.support.on_htp import on_chip, with_rewrites, without_rewrites
 

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 from pipeline.graph.ir.attributes import settings
-from pipeline.graph.rewrites import apply_all, drop_output_padding
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.convolutions import drop_output_padding
 from tests.support.graphs import graph, operators, outputs
 from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites, without_rewrites
 

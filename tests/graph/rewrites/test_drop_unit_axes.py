@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import apply_all, drop_unit_axes
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.reductions import drop_unit_axes
 from tests.support.graphs import graph, operators, outputs
 from tests.support.on_htp import on_chip, sqnr_db, with_rewrites, without_rewrites
 

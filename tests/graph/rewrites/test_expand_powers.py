@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.graph.rewrites import apply_all, expand_powers
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.activations import expand_powers
 from tests.conformance.batches import run_batch
 from tests.conformance.cases import single
 from tests.conformance.formats import in_format

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.graph.rewrites import find_last_extremes
+from pipeline.graph.rewrites.reductions import find_last_extremes
 from tests.conformance.batches import run_batch
 from tests.conformance.cases import single
 from tests.support.graphs import operators, outputs

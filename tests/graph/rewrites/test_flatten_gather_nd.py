@@ -7,7 +7,8 @@ import pytest
 from numpy.typing import ArrayLike, NDArray
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import apply_all, flatten_gather_nd
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.gathers import flatten_gather_nd
 from tests.support.graphs import constant, graph, operators, outputs
 from tests.support.on_htp import on_chip, with_rewrites, without_rewrites
 

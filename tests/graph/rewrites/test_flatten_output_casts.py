@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import apply_all, flatten_output_casts
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.integers import flatten_output_casts
 from tests.conformance.batches import run_batch
 from tests.support.graphs import graph, outputs
 from tests.support.on_htp import on_chip, with_rewrites

@@ -7,7 +7,8 @@ import pytest
 from onnx import ModelProto
 
 from pipeline.errors import PipelineError
-from pipeline.graph.rewrites import apply_all, flatten_products
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.products import flatten_products
 from tests.support.graphs import graph, operators, outputs
 from tests.support.on_htp import on_chip, sqnr_db, with_rewrites, without_rewrites
 

@@ -7,7 +7,9 @@ import pytest
 from numpy.typing import ArrayLike
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import apply_all, fold_biases, put_constants_last
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.convolutions import fold_biases
+from pipeline.graph.rewrites.products import put_constants_last
 from tests.conformance.batches import run_batch
 from tests.conformance.formats import in_format
 from tests.support.graphs import graph, operators, outputs

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pipeline.graph.rewrites import apply_all, fold_gemm_factors
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.products import fold_gemm_factors
 from tests.conformance.batches import run_batch
 from tests.support.graphs import graph, operators, outputs
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import apply_all, fuse_gelu
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.activations import fuse_gelu
 from tests.support.graphs import graph, operators, outputs
 
 X = np.linspace(-8, 8, 64, dtype=np.float32).reshape(1, 64)

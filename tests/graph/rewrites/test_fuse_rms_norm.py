@@ -7,7 +7,8 @@ import pytest
 from numpy.typing import ArrayLike
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import apply_all, fuse_rms_norm
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.norms import fuse_rms_norm
 from tests.support.graphs import constant, graph, operators, outputs
 from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites, without_rewrites
 

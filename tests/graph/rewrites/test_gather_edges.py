@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import apply_all, gather_edges
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.pads import gather_edges
 from tests.conformance.batches import run_batch
 from tests.support.graphs import graph, operators, outputs
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import apply_all, gather_neighbours
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.resizes import gather_neighbours
 from tests.conformance.batches import run_batch
 from tests.support.graphs import graph, operators, outputs
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import apply_all, gather_pairs
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.gathers import gather_pairs
 from tests.support.graphs import constant, graph, operators, outputs
 from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites, without_rewrites
 

@@ -8,7 +8,8 @@ from onnx import ModelProto
 
 from pipeline.contracts.scheme import FP16, Rule
 from pipeline.errors import CompileError
-from pipeline.graph.rewrites import apply_all, gather_taps
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.convolutions import gather_taps
 from tests.support.graphs import graph, operators, outputs
 from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites, without_rewrites
 

@@ -8,7 +8,8 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import apply_all, gather_windows
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.pools import gather_windows
 from tests.conformance.batches import run_batch
 from tests.conformance.cases import single
 from tests.support.graphs import operators, outputs

@@ -343,4 +343,4 @@ def test_apply_all_drops_what_a_rewrite_no_longer_needs(tmp_path: Path) -> None:
     assert applied["make_masks_finite"] == 1
 
     names = {tensor.name for tensor in model.graph.initializer}
-    assert names == {"zero", "shape", "fill_finite", "keep_zero"}
+    assert names == {"zero", "shape", "fill_finite", "keep_constant"}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import CompileError
-from pipeline.graph.rewrites import multiply_apart
+from pipeline.graph.rewrites.products import multiply_apart
 from pipeline.model import StageInput
 from tests.conformance.cases import single
 from tests.support.graphs import Arrays, operators, outputs

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.graph.rewrites import apply_all, negate_divisors
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.integers import negate_divisors
 from tests.conformance.batches import run_batch
 from tests.support.graphs import graph, operators, outputs
 

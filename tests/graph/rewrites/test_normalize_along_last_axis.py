@@ -8,7 +8,8 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import apply_all, normalize_along_last_axis
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.norms import normalize_along_last_axis
 from tests.conformance.batches import run_batch
 from tests.conformance.cases import single
 from tests.conformance.formats import in_format

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from pipeline.graph.ir.axis_groups import MOST_DIMS
 from pipeline.graph.ir.index import GraphIndex
 from pipeline.graph.ir.inference import shape_of
-from pipeline.graph.rewrites import apply_all, pool_volumes
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.pools import pool_volumes
 from tests.conformance.batches import run_batch
 from tests.support.graphs import graph, operators, outputs
 

@@ -7,7 +7,8 @@ import pytest
 from numpy.typing import ArrayLike, NDArray
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import apply_all, put_constants_last
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.products import put_constants_last
 from tests.support.graphs import graph, outputs
 from tests.support.on_htp import on_chip, with_rewrites, without_rewrites
 

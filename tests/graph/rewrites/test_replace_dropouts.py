@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.graph.rewrites import replace_dropouts
+from pipeline.graph.rewrites.choices import replace_dropouts
 from tests.support.graphs import graph, operators, outputs
 from tests.support.on_htp import on_chip, with_rewrites, without_rewrites
 

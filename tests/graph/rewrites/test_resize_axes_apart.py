@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.graph.rewrites import apply_all, resize_axes_apart
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.resizes import resize_axes_apart
 from tests.support.graphs import operators, outputs
 from tests.support.resizes import PLAIN, on_htp, ramp, resizing
 

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.graph.rewrites import apply_all, resize_by_products
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.resizes import resize_by_products
 from tests.support.graphs import operators, outputs
 from tests.support.resizes import on_htp, ramp, resizing
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import reverse_sequences
+from pipeline.graph.rewrites.recurrent import reverse_sequences
 from tests.conformance.batches import run_batch
 from tests.conformance.cases import Arrays, single
 from tests.support.graphs import operators, outputs

@@ -7,7 +7,8 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import apply_all, scale_spectra
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.spectra import scale_spectra
 from tests.support.graphs import graph, outputs
 from tests.support.on_htp import on_chip, sqnr_db, with_rewrites, without_rewrites
 

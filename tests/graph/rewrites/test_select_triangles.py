@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.graph.rewrites import select_triangles
+from pipeline.graph.rewrites.choices import select_triangles
 from tests.conformance.batches import run_batch
 from tests.conformance.cases import single
 from tests.conformance.formats import in_format

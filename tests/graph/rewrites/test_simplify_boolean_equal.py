@@ -8,7 +8,8 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import apply_all, simplify_boolean_equal
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.integers import simplify_boolean_equal
 from tests.support.graphs import graph, operators, outputs
 from tests.support.on_htp import on_chip, on_cpu, with_rewrites
 

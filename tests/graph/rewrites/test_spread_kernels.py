@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import apply_all, spread_kernels
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.convolutions import spread_kernels
 from tests.support.graphs import graph, outputs
 from tests.support.on_htp import on_chip, with_rewrites, without_rewrites
 

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 from pipeline.errors import CompileError
-from pipeline.graph.rewrites import apply_all, stride_behind
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.convolutions import stride_behind
 from tests.support.graphs import graph, operators, outputs
 from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites, without_rewrites
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pipeline.graph.rewrites import apply_all, sum_forwards
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.reductions import sum_forwards
 from tests.conformance.batches import run_batch
 from tests.conformance.cases import single
 from tests.conformance.formats import in_format

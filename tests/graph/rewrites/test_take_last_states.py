@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.graph.rewrites import take_last_states
+from pipeline.graph.rewrites.recurrent import take_last_states
 from tests.support.graphs import operators, outputs
 from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites
 from tests.support.recurrent import DIRECTIONS, GATES, layer

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from onnx import ModelProto, numpy_helper
 
-from pipeline.graph.rewrites import apply_all, widen_scales
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.products import widen_scales
 from tests.conformance.batches import run_batch
 from tests.support.graphs import graph, outputs
 

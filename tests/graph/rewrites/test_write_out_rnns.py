@@ -8,7 +8,8 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from pipeline.graph.rewrites import apply_all, write_out_rnns
+from pipeline.graph.rewrites import apply_all
+from pipeline.graph.rewrites.recurrent import write_out_rnns
 from tests.support.graphs import graph, operators, outputs
 from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites
 from tests.support.recurrent import DIRECTIONS, layer

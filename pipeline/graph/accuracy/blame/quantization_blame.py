@@ -14,7 +14,7 @@ from pipeline.graph.accuracy.figures.trace import Twin, View
 from pipeline.graph.accuracy.figures.value_errors import ValueSums
 from pipeline.graph.files.model_file import byte_size, tensor_dtype
 from pipeline.graph.ir.index import FLOATS, GraphIndex, is_op
-from pipeline.graph.ir.moves import MOVES
+from pipeline.graph.ir.ops import MOVES
 from pipeline.graph.ir.traverse import label
 from pipeline.graph.quantization.calibration.ranges import Range
 from pipeline.graph.quantization.qdq.qdq_model import (

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pipeline.contracts.measures import Reason
+from pipeline.graph.ir.ops import SOFTMAXES
 from pipeline.graph.quantization.calibration.ranges import MIN_WIDTH, Range
 from pipeline.graph.quantization.qdq.qdq_model import Encoding
 
@@ -23,8 +24,6 @@ WIDE = 4.0
 
 _SHARE = 0.5
 """What makes this share of the error energy is its reason."""
-
-_SOFTMAX = ("Softmax", "LogSoftmax")
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ def outlier_range(seen: Evidence) -> Reason | None:
 
 def low_bit_softmax(seen: Evidence) -> Reason | None:
     """Probabilities in 8 bits: those below half a step, of 1/255, are gone."""
-    if seen.op not in _SOFTMAX or seen.encoding.bits > 8:
+    if seen.op not in SOFTMAXES or seen.encoding.bits > 8:
         return None
     return Reason("8 bit softmax", f"probabilities below {seen.encoding.scale / 2:.2g} become 0; give it uint16")
 

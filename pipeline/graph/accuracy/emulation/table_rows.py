@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.graph.ir.index import GraphIndex, is_op
-from pipeline.graph.ir.moves import MOVES, MOVES_FIRST
+from pipeline.graph.ir.ops import LOOKUPS, MOVES, MOVES_FIRST
 
 Rows = Mapping[str, NDArray[Any]]
 """The rows that a sample reads by each input: its different numbers, sorted."""
 
-_GATHERS = ("Gather", "GatherElements", "GatherND")
 _KEEPS_APART = ("Add", "Cast", "Clip", "Max", "Min", "Mod", "Mul", "Sub", "Where")
 """Operators by which numbers are moved into a table, or made valid: other numbers mostly give other rows."""
 
@@ -22,7 +21,7 @@ _KEEPS_APART = ("Add", "Cast", "Clip", "Max", "Min", "Mod", "Mul", "Sub", "Where
 def inputs_of_tables(index: GraphIndex) -> tuple[str, ...]:
     """The inputs whose numbers become indices, by moves and what is computed with constants; sorted."""
     inputs = {value.name for value in index.model.graph.input} - index.initializers.keys()
-    wanted = [node.input[1] for node in index.model.graph.node if is_op(node, *_GATHERS)]
+    wanted = [node.input[1] for node in index.model.graph.node if is_op(node, *LOOKUPS)]
     seen: set[str] = set()
     while wanted:
         name = wanted.pop()

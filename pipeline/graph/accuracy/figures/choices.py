@@ -18,7 +18,7 @@ from pipeline.graph.accuracy.figures.trace import TracedModel
 from pipeline.graph.cpu import Arrays, run
 from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.index import GraphIndex, is_op
-from pipeline.graph.ir.moves import VIEWS
+from pipeline.graph.ir.ops import VIEWS
 
 
 @dataclass(frozen=True)

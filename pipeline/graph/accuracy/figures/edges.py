@@ -16,13 +16,13 @@ from onnx import NodeProto, helper
 from pipeline.graph.cpu import Arrays
 from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.ir.ops import COMPARISONS
 from pipeline.graph.quantization.calibration.observe import Observer
 from pipeline.graph.quantization.calibration.ranges import Range
 
 Criteria = Mapping[str, float]
 """How far one sample stays from each edge, by a name for the edge; the least comes nearest."""
 
-_COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 _STEPS = ("Cast", "Ceil", "Floor")
 _SINGULAR = ("Div", "Log", "Pow", "Reciprocal", "Sign", "Sqrt")
 """Operators that do something of their own at zero."""
@@ -171,7 +171,7 @@ def _is_to_float(node: NodeProto) -> bool:
 
 
 _DISTANCES: Mapping[str, Callable[[NodeProto, list[NDArray[Any] | None]], Iterator[float]]] = {
-    **dict.fromkeys(_COMPARISONS, _of_comparison),
+    **dict.fromkeys(COMPARISONS, _of_comparison),
     **dict.fromkeys(_STEPS, _of_step),
     **dict.fromkeys(("ArgMax", "TopK"), _of_choice),
     **dict.fromkeys(("HardSigmoid", "HardSwish"), _of_knees),

@@ -21,7 +21,7 @@ from pipeline.graph.accuracy.figures.state_outputs import state_outputs
 from pipeline.graph.ir.attributes import integer, integers
 from pipeline.graph.ir.index import GraphIndex, is_float, is_op
 from pipeline.graph.ir.inference import shape_of
-from pipeline.graph.ir.moves import KEEPING, MOVES, VIEWS
+from pipeline.graph.ir.ops import KEEPING, MOVES, ROUNDINGS, VIEWS
 
 _MAKES = ("Sigmoid", "HardSigmoid")
 _SHARES = ("Softmax",)
@@ -202,7 +202,6 @@ def _shape(index: GraphIndex, name: str) -> tuple[int, ...]:
     return shape_of(kind) if kind is not None else tuple(index.initializers[name].dims)
 
 
-_ROUNDS = ("Ceil", "Floor", "Round")
 _ARITHMETIC = ("Abs", "Add", "Clip", "Concat", "Div", "Max", "Min", "Mul", "Neg", "Sub", "Sum")
 _DECIDES = ("ArgMax", "ArgMin", "NonZero", "OneHot", "Sign", "TopK", "Unique")
 """Operators that give floats or integers which count or name something."""
@@ -268,6 +267,6 @@ def _made_of(node: NodeProto) -> list[str]:
         return list(node.input[1:])
     if is_op(node, *_ARITHMETIC):
         return list(node.input)
-    if is_op(node, "Cast", "QuantizeLinear", *_ROUNDS, *KEEPING, *MOVES):
+    if is_op(node, "Cast", "QuantizeLinear", *ROUNDINGS, *KEEPING, *MOVES):
         return list(node.input[:1])
     return []

@@ -11,7 +11,7 @@ from onnx import NodeProto
 from pipeline.graph.ir.index import GraphIndex, is_float, is_op
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.loudness import inputs_heard
-from pipeline.graph.ir.moves import KEEPING, MOVES
+from pipeline.graph.ir.ops import KEEPING, MOVES
 
 _RECURRENT = ("LSTM", "GRU", "RNN")
 _MOVING = (*KEEPING, *MOVES)

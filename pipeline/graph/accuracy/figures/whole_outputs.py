@@ -19,8 +19,7 @@ from pipeline.graph.accuracy.figures.output_structure import Makeup
 from pipeline.graph.accuracy.figures.trace import TracedModel
 from pipeline.graph.cpu import Arrays, run
 from pipeline.graph.ir.index import WHOLE, GraphIndex, element_type, is_float, is_op
-
-_ROUNDS = ("Ceil", "Floor", "Round")
+from pipeline.graph.ir.ops import ROUNDINGS
 
 
 def without_whole(makeup: Mapping[str, Makeup], path: Path, feeds: Sequence[Arrays]) -> dict[str, Makeup]:
@@ -56,7 +55,7 @@ def _rounded(index: GraphIndex, output: str) -> frozenset[str]:
             return frozenset()
         given = str(node.input[0]) if node.input else ""
         casts = is_op(node, "Cast") and element_type(index, node.output[0]) in WHOLE
-        if given not in index.initializers and is_float(index, given) and (casts or is_op(node, *_ROUNDS)):
+        if given not in index.initializers and is_float(index, given) and (casts or is_op(node, *ROUNDINGS)):
             found.add(given)
         new = [name for name in node.input if name and name not in seen]
         waiting += new

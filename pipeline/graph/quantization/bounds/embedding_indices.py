@@ -19,6 +19,7 @@ from onnx import NodeProto, TensorProto
 
 from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.index import GraphIndex, element_type, is_float, is_op
+from pipeline.graph.ir.ops import ROUNDINGS
 from pipeline.graph.quantization.calibration.ranges import Range
 from pipeline.graph.quantization.operand_rules import moves_data
 
@@ -27,7 +28,6 @@ _MOST = 65535
 """The largest row number that 16 bits hold; of more rows some would have to share a step."""
 BY_ELEMENT = ("Add", "Clip", "Max", "Min", "Mul", "Sub", "Where")
 """What is done to row numbers on their way: negative ones count from the end, others are bounded."""
-_ROUNDS = ("Ceil", "Floor", "Round")
 
 
 def cast_as_given(index: GraphIndex) -> frozenset[str]:
@@ -76,7 +76,7 @@ def _floats_behind(index: GraphIndex, name: str) -> Iterator[str]:
         node = index.makers.get(each)
         if is_float(index, each):
             yield each
-            if node is not None and (moves_data(index, node) or is_op(node, *_ROUNDS)):
+            if node is not None and (moves_data(index, node) or is_op(node, *ROUNDINGS)):
                 pending.append(str(node.input[0]))
         elif node is not None and (moves_data(index, node) or is_op(node, "Cast")):
             pending.append(str(node.input[0]))

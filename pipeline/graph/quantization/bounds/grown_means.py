@@ -17,7 +17,7 @@ from operator import or_
 from onnx import NodeProto
 
 from pipeline.graph.ir.index import GraphIndex, is_op
-from pipeline.graph.ir.moves import KEEPING
+from pipeline.graph.ir.ops import KEEPING
 from pipeline.graph.ir.spelled_norms import squared
 from pipeline.graph.quantization.bounds.masked_means import masked_means
 from pipeline.graph.quantization.calibration.ranges import Range

@@ -19,7 +19,7 @@ from functools import reduce
 from onnx import NodeProto, TensorProto
 
 from pipeline.graph.ir.index import WHOLE, GraphIndex, element_type, is_float, is_op
-from pipeline.graph.ir.moves import KEEPING
+from pipeline.graph.ir.ops import KEEPING
 from pipeline.graph.ir.reductions import reduced_axes
 from pipeline.graph.quantization.bounds.whole_numbers import whole_values
 from pipeline.graph.quantization.calibration.ranges import Range

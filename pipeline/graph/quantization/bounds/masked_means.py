@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from onnx import NodeProto, TensorProto
 
 from pipeline.graph.ir.index import WHOLE, GraphIndex, element_type, is_float, is_op
-from pipeline.graph.ir.moves import KEEPING
+from pipeline.graph.ir.ops import COMPARISONS, KEEPING
 from pipeline.graph.quantization.calibration.ranges import Range
 
 _SUMS = ("ReduceMean", "ReduceSum")
 _BOUNDED = ("Add", "Clip", "Max", "Min")
 """What keeps a count from being zero."""
-_COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not")
+_COMPARISONS = (*COMPARISONS, "Not")
 
 
 @dataclass(frozen=True)

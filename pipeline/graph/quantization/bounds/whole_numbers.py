@@ -14,12 +14,10 @@ import numpy as np
 from onnx import NodeProto
 
 from pipeline.graph.ir.index import WHOLE, GraphIndex, element_type, is_float, is_op
-from pipeline.graph.ir.moves import MOVES, MOVES_FIRST
+from pipeline.graph.ir.ops import MOVES, MOVES_FIRST, ROUNDINGS
 from pipeline.graph.quantization.operand_rules import moves_data
 
-_STEPS = ("Ceil", "Floor", "Round")
-"""Operators that make another number of what is just below a whole one, or just off a half."""
-_MAKE_WHOLE = (*_STEPS, "Sign")
+_MAKE_WHOLE = (*ROUNDINGS, "Sign")
 _KEEP_WHOLE = (
     "Abs", "Add", "Clip", "Max", "Min", "Mul", "Neg", "ReduceMax", "ReduceMin", "ReduceSum", "Relu", "Sub", "Sum",
 )  # fmt: skip
@@ -54,7 +52,7 @@ def is_step(index: GraphIndex, node: NodeProto) -> bool:
     """Whether a node jumps at whole numbers, or at halves: it rounds, or casts a float to integers."""
     if is_op(node, "Cast"):
         return is_float(index, node.input[0]) and element_type(index, node.output[0]) in WHOLE
-    return is_op(node, *_STEPS) and is_float(index, node.input[0])
+    return is_op(node, *ROUNDINGS) and is_float(index, node.input[0])
 
 
 def exact_scale(scale: float) -> float:

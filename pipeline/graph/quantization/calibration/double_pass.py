@@ -17,6 +17,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from pipeline.graph.ir.index import CONTRIB_DOMAIN, GraphIndex, element_type, is_op
 from pipeline.graph.ir.inference import shape_of
+from pipeline.graph.ir.ops import LOOKUPS
 from pipeline.graph.ir.traverse import DEFAULT_DOMAINS, attribute_graphs, live_nodes, reads
 from pipeline.graph.quantization.calibration.double_nodes import FUNCTIONS, DoubleNodes
 from pipeline.graph.quantization.calibration.double_windows import WINDOWS
@@ -35,8 +36,6 @@ IN_DOUBLE = (
 """Operators that onnxruntime 1.31 computes in float64, by a kernel or by ONNX's own definition of them."""
 _EXACT = ("Constant", "ConstantOfShape", "DequantizeLinear")
 """Operators whose float32 is the same everywhere: no sums, no functions."""
-_LOOKS_UP = ("Gather", "GatherElements", "GatherND")
-"""What they take from a table of constants is widened, not the table."""
 _WRITERS = {**FUNCTIONS, **WINDOWS}
 _WIDE = "wide/"
 
@@ -125,7 +124,7 @@ class _Widening:
         encloses = next(attribute_graphs(node), None) is not None
         if not encloses and not any(self._is_float(name) for name in (*node.input, *node.output)):
             self._made.nodes.append(node)
-        elif is_op(node, *_EXACT) or (is_op(node, *_LOOKS_UP) and node.input[0] in self._index.initializers):
+        elif is_op(node, *_EXACT) or (is_op(node, *LOOKUPS) and node.input[0] in self._index.initializers):
             self._keep(node)
         elif encloses or not (self._write(node) or self._copy(node)):
             self._keep(node)

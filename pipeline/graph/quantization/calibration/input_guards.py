@@ -20,11 +20,10 @@ from onnx import NodeProto, TensorProto
 from pipeline.contracts.scheme import FP16, Rule
 from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.index import FLOATS, GraphIndex, is_float, is_op
-from pipeline.graph.ir.moves import MOVES_FIRST
+from pipeline.graph.ir.ops import COMPARISONS, MOVES_FIRST
 from pipeline.graph.quantization.calibration.ranges import Range
 
 _NAN, _SENTINEL = "nan", "sentinel"
-_COMPARES = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 _CHOSEN = "chosen"
 _MOST = 64
 """Elements of a constant that is compared by its content."""
@@ -157,7 +156,7 @@ class _Walk:
         return (
             is_op(node, "Clip")
             and name not in self.index.outputs
-            and all(is_op(node, *_COMPARES) for node in self.index.readers[name])
+            and all(is_op(node, *COMPARISONS) for node in self.index.readers[name])
         )
 
     def _join(self, result: str, parts: list[_Raw], form: Hashable) -> None:
@@ -179,7 +178,7 @@ class _Walk:
         raws = [self.raw.get(name) for name in node.input]
         if is_op(node, "IsNaN", "IsInf") and raws[0] is not None:
             return _Test(raws[0].form, frozenset([_NAN] if is_op(node, "IsNaN") else []))
-        if not is_op(node, *_COMPARES):
+        if not is_op(node, *COMPARISONS):
             return None
         first, second = raws
         if first is not None and second is not None:

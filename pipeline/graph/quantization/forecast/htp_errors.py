@@ -14,6 +14,7 @@ from onnx import NodeProto
 from pipeline.contracts.forecast import FP16, INTEGERS, Forecast
 from pipeline.graph.ir.index import GraphIndex, is_float, is_op
 from pipeline.graph.ir.loudness import floor_below, heard_by_logarithms, scalings
+from pipeline.graph.ir.ops import COMPARISONS, PRODUCTS
 from pipeline.graph.ir.traverse import label
 from pipeline.graph.quantization.bounds.embedding_indices import BY_ELEMENT, cast_as_given
 from pipeline.graph.quantization.calibration.ranges import Range
@@ -34,7 +35,7 @@ from pipeline.graph.quantization.chip_limits import (
 )
 from pipeline.graph.quantization.forecast.htp_integer_errors import OF_INTEGERS
 from pipeline.graph.quantization.forecast.known_encodings import KnownEncodings
-from pipeline.graph.quantization.operand_rules import PRODUCTS, TABLES, moves_data
+from pipeline.graph.quantization.operand_rules import TABLES, moves_data
 from pipeline.graph.quantization.qdq.qdq_model import Encoding, computing_node
 
 _RAISED = 1.01 * REQUANTIZE
@@ -43,7 +44,6 @@ _CUT_OFF = 0.01
 """The part of a range that may be cut off before it is worth a word."""
 _OUTWARD = 0.9
 """Ends of ranges are moved outward by up to 0.4 %: of a logarithm of 2^-24 that is a 15th of what it is taken of."""
-_COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 _STEPS = 2**16
 _SUMS = ("CumSum", "ReduceSum")
 
@@ -166,7 +166,7 @@ def _saturates(known: KnownEncodings) -> Iterator[Forecast]:
 
 def _compares_unequal(known: KnownEncodings) -> Iterator[Forecast]:
     for node in known.nodes:
-        if not is_op(node, *_COMPARISONS):
+        if not is_op(node, *COMPARISONS):
             continue
         left, right = (known.given(name) for name in node.input)
         if left is not None and right is not None and left != right:

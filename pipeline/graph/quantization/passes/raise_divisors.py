@@ -25,7 +25,7 @@ import numpy as np
 from onnx import NodeProto, numpy_helper
 
 from pipeline.graph.ir.index import GraphIndex, is_float, is_op
-from pipeline.graph.ir.moves import MOVES_FIRST
+from pipeline.graph.ir.ops import MOVES_FIRST
 from pipeline.graph.quantization.calibration.ranges import Range
 from pipeline.graph.quantization.passes.raise_floors import floor_at
 from pipeline.graph.quantization.qdq.assignment import FLOAT, Assignment

@@ -21,11 +21,10 @@ from onnx import NodeProto
 from pipeline.contracts.forecast import FP16, Forecast
 from pipeline.contracts.scheme import Scheme
 from pipeline.graph.ir.index import GraphIndex, is_float, is_op
-from pipeline.graph.ir.moves import MOVES_FIRST
+from pipeline.graph.ir.ops import MOVES_FIRST, PRODUCTS
 from pipeline.graph.ir.traverse import label
 from pipeline.graph.quantization.calibration.ranges import Range
 from pipeline.graph.quantization.chip_limits import FP16_LARGEST
-from pipeline.graph.quantization.operand_rules import PRODUCTS
 from pipeline.graph.quantization.qdq.assignment import FLOAT, Assignment
 
 LOUD = FP16_LARGEST / 2

@@ -12,10 +12,11 @@ from onnx import NodeProto
 from pipeline.contracts.scheme import bits
 from pipeline.errors import QuantizationError
 from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.ir.ops import PRODUCTS
 from pipeline.graph.ir.traverse import label
 from pipeline.graph.quantization.calibration.ranges import Range
 from pipeline.graph.quantization.chip_limits import REQUANTIZE
-from pipeline.graph.quantization.operand_rules import ONE_ENCODING, PRODUCTS, Operand, Role, operands
+from pipeline.graph.quantization.operand_rules import ONE_ENCODING, Operand, Role, operands
 from pipeline.graph.quantization.qdq.assignment import FLOAT, Assignment, Stored
 from pipeline.graph.quantization.qdq.packed_tables import PackedTable, pack
 from pipeline.graph.quantization.qdq.qdq_model import Encoding

@@ -21,8 +21,9 @@ from pipeline.contracts.language import Edge
 from pipeline.contracts.scheme import Rule, Scheme, bits
 from pipeline.errors import QuantizationError
 from pipeline.graph.ir.index import GraphIndex, is_op
+from pipeline.graph.ir.ops import PRODUCTS
 from pipeline.graph.quantization.calibration.ranges import MIN_WIDTH, Range, Ranges
-from pipeline.graph.quantization.operand_rules import PRODUCTS, moves_data
+from pipeline.graph.quantization.operand_rules import moves_data
 from pipeline.graph.quantization.qdq.qdq_model import Q_OPS, encoding_of
 
 _IN, _OUT = "_in", "_out"

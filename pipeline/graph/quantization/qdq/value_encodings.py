@@ -8,13 +8,13 @@ from onnx import NodeProto
 
 from pipeline.contracts.scheme import bits
 from pipeline.graph.ir.index import GraphIndex, is_float, is_op
+from pipeline.graph.ir.ops import PRODUCTS
 from pipeline.graph.quantization.bounds.whole_numbers import exact_scale
 from pipeline.graph.quantization.calibration.ranges import MIN_WIDTH, Range, range_at
 from pipeline.graph.quantization.operand_rules import (
     FIXED_16_BIT,
     JOINING,
     ONE_ENCODING,
-    PRODUCTS,
     UNIT,
     WIDE_16_BIT,
     Operand,
