@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config.file import ComponentFile, SpeechModel
-from pipeline.config.language import DEFAULT
-from pipeline.config.quantization import Climb
+from pipeline.config.quantization import BlockWeights, Climb, Quantization
 from pipeline.config.readers import SpeechReader
 from pipeline.config.yaml.problems import Problems
 from pipeline.config.yaml.tree import Node, place_of, walk
@@ -17,6 +16,8 @@ ENCODER, DECODER = "encoder", "decoder"
 """The components of a speech model."""
 SOUNDS = Path("calibration/speech")
 """The sounds that are used without `calibration`."""
+DEFAULT = Quantization(weights=BlockWeights("int8", 32), rounding="gptq")
+"""The quantization without `quantization` in the config."""
 _EXCLUDED = ("buckets", "fixed", "cross", "constants", "language_model")
 _WEIGHTS = (".safetensors", ".safetensors.index.json")
 

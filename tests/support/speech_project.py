@@ -79,7 +79,7 @@ def tiny_whisper(folder: Path, seed: int = 7) -> dict[str, Floats]:
             "decoder_layers": LAYERS, "encoder_attention_heads": HEADS, "decoder_attention_heads": HEADS,
             "encoder_ffn_dim": 4 * WIDTH, "decoder_ffn_dim": 4 * WIDTH, "max_source_positions": PLACES,
             "max_target_positions": POSITIONS, "activation_function": "gelu", "scale_embedding": False,
-            "decoder_start_token_id": end + 1, "eos_token_id": end,
+            "decoder_start_token_id": end + 1, "eos_token_id": end, "pad_token_id": end, "bos_token_id": end,
         },
         "generation_config.json": {"is_multilingual": False, "begin_suppress_tokens": [end]},
         "preprocessor_config.json": {
