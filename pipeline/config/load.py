@@ -219,6 +219,8 @@ def _components(fields: Mapping[str, Any], default: Quantization) -> dict[str, C
         merged = default if isinstance(merged, Climb) else merged
         if fields.get("language_model") and isinstance(merged, Quantization):
             merged = language.quantization_of(fields["language_model"], merged)
+        if fields.get("speech_model") and isinstance(merged, Quantization):
+            merged = speech.quantization_of(name, merged)
         if merged:
             verification: Verification | None = fields.get("verification")
             outputs = component.outputs or (verification.outputs if verification else {})

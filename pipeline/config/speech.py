@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pipeline.config.file import ComponentFile, SpeechModel
-from pipeline.config.quantization import BlockWeights, Climb, Quantization
+from pipeline.config.quantization import BlockWeights, Climb, NodesRule, Quantization
 from pipeline.config.readers import SpeechReader
 from pipeline.config.yaml.problems import Problems
 from pipeline.config.yaml.tree import Node, place_of, walk
@@ -18,8 +19,19 @@ SOUNDS = Path("calibration/speech")
 """The sounds that are used without `calibration`."""
 DEFAULT = Quantization(weights=BlockWeights("int8", 32), rounding="gptq")
 """The quantization without `quantization` in the config."""
+_IN_FLOAT = NodesRule(nodes=("/encoder/*/gelu", "/encoder/*/narrow*"), precision="fp16")
+"""Some of what the encoder's second layers take is far larger than the rest, and other sounds have it larger still.
+Whisper tiny.en, calibrated on synthetic voices, heard 13 real clips with 7 of 115 words wrong (0.044 nats, 24 dB) with
+all of it in 16 bits, and none (0.0002 nats, 36 dB) with this in float."""
 _EXCLUDED = ("buckets", "fixed", "cross", "constants", "language_model")
 _WEIGHTS = (".safetensors", ".safetensors.index.json")
+
+
+def quantization_of(component: str, written: Quantization) -> Quantization:
+    """`written`, with a rule for what the encoder needs in float16; a rule that is written has the last word."""
+    if component != ENCODER:
+        return written
+    return replace(written, overrides=(_IN_FLOAT, *written.overrides))
 
 
 def complete(fields: dict[str, Any], node: Node, folder: Path, problems: Problems) -> None:
