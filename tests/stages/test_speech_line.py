@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     made = speech_project(tmp_path_factory.mktemp("speech"))
-    made.doit("build:tiny")
+    (made.root / "said.txt").write_text(made.doit("build:tiny").text, "utf-8")
     return made
 
 
@@ -50,6 +51,8 @@ def test_both_parts_are_one_partition_on_the_npu_and_words_are_compared(project:
     assert figures.windows == 2
     assert figures.steps.tokens > 20
     assert figures.steps.kl is not None
+    told = (project.root / "said.txt").read_text("utf-8")
+    assert re.search(rf"tiny +2 +{figures.words} +{figures.wrong} \(", told), told
 
 
 def test_graphs_compute_what_the_formulas_do(project: Project, tmp_path: Path) -> None:
