@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pipeline.contracts.words import Facts, Params, WordFigures
-from pipeline.graph.accuracy.language import Divergence
+from pipeline.graph.accuracy.figures.next_tokens import Divergence
 from pipeline.graph.files.model_file import MODEL
 from pipeline.inputs.samples.sample_set import stored_calls
 from pipeline.inputs.samples.speech import FEATURES, transcriber

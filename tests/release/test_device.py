@@ -14,9 +14,9 @@ from typing import Any
 import psutil
 import pytest
 
-from pipeline.release.archive import Archive
-from pipeline.release.record import RECORD
-from pipeline.release.replay import replay
+from pipeline.release.archives.archive import Archive
+from pipeline.release.records.record import RECORD
+from pipeline.release.records.replay import replay
 from pipeline.runtime.measure import PART, RELEASE
 from tests.support import sshd, tiny_project
 from tests.support.build_processes import Build
