@@ -47,6 +47,11 @@ _SAMPLES = {"name": "samples", "long": "samples", "type": int, "default": 2, "he
 _EMULATOR = {
     "name": "emulator", "long": "emulator", "type": bool, "default": False, "help": "QNN's emulator; minutes a word",
 }  # fmt: skip
+_HEARD = (
+    _EMULATOR,
+    {"name": "language", "long": "language", "default": "", "help": "of the speech; when left out, what is heard"},
+    {"name": "translate", "long": "translate", "type": bool, "default": False, "help": "into English"},
+)
 _SAY = {"name": "say", "long": "say", "default": "", "help": "one question, in place of those that are typed"}
 _TOKENS = {"name": "tokens", "long": "tokens", "type": int, "default": 200, "help": "tokens of an answer, at most"}
 _DEVICE = (
@@ -136,6 +141,15 @@ def commands(
             needed = [step.id for step in steps if step.stage in ("ingest", "rewrite", "quantize")]
             run = partial(_chat, config, steps, workspace)
             yield ProjectCommand(f"chat:{config.name}", doc, run, [_EMULATOR, _SAY, _TOKENS], before=needed)
+    hearing = sorted(config.name for config in configs if config.speech)
+    doc = "Write down speech by a speech model: doit transcribe:MODEL [--emulator] [--language en] FILE…"
+    yield ProjectCommand("transcribe", doc, partial(_transcribe_alone, hearing), _HEARD, takes_names=True)
+    for config, steps in models:
+        if config.speech:
+            doc = f"Write down speech by {config.name}: its QDQ models on the CPU, or [--emulator]; FILE…"
+            needed = [step.id for step in steps if step.stage in ("fetch", "rewrite", "quantize")]
+            run = partial(_transcribe, config, steps, workspace)
+            yield ProjectCommand(f"transcribe:{config.name}", doc, run, _HEARD, takes_names=True, before=needed)
     doc = "Say what is wrong with this host, its packages and this project."
     yield ProjectCommand("doctor", doc, partial(_doctor, workspace), [_JSON])
     for name, run in {"fsck": partial(_fsck, workspace, models), "gc": partial(_gc, workspace, session)}.items():
@@ -216,6 +230,29 @@ def _chat(
 def _chat_alone(talking: Sequence[str], **_: object) -> int:
     """`chat` alone is in the list and has a help; where it is run, as by a glob, it asks for a model."""
     raise nobody_to_talk_to("", talking, talking)
+
+
+def _transcribe(
+    config: ModelConfig,
+    steps: Sequence[Step],
+    workspace: Workspace,
+    files: Sequence[str],
+    *,
+    emulator: bool,
+    language: str,
+    translate: bool,
+) -> int:
+    from pipeline.chat.transcribe import transcribe  # loads models
+
+    return transcribe(config, steps, workspace, files, emulator=emulator, language=language, translate=translate)
+
+
+def _transcribe_alone(hearing: Sequence[str], *_: object, **__: object) -> int:
+    raise ConfigError(
+        "transcribe needs a model, and none is given",
+        where="command line",
+        remedy=f"doit transcribe:{next(iter(hearing), 'MODEL')} FILE.wav; docs/speech-models.md says how to build one",
+    )
 
 
 def _doctor(workspace: Workspace, *, as_json: bool) -> int:

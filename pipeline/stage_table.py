@@ -21,6 +21,7 @@ StageName = Literal[
     "precision",
     "quantize",
     "verify",
+    "words",
     "reading",
     "packing",
     "context",
@@ -81,6 +82,13 @@ STAGES: Mapping[str, Stage] = {
     ),
     "verify": Stage(
         "Measure what padding, rewriting and quantizing one bucket costs, on held-out samples.", _ONNX, 5, 200, 3
+    ),
+    "words": Stage(
+        "Write down held-out speech by the original and by what was made of it, and compare the words.",
+        (*_ONNX, "tokenizers"),
+        30,
+        300,
+        4,
     ),
     "reading": Stage(
         "Hold what ingest made of a component against the source's own file, on held-out samples.",

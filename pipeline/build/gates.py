@@ -20,7 +20,7 @@ from dataclasses import replace
 from pipeline.build import language_gates
 from pipeline.config.buckets import MOST
 from pipeline.config.thresholds import Thresholds
-from pipeline.contracts import bundle, context, converse, emulate, reading, rewrite, verify
+from pipeline.contracts import bundle, context, converse, emulate, reading, rewrite, verify, words
 from pipeline.contracts.limits import WORST_BELOW_DB
 from pipeline.contracts.measures import Subject
 from pipeline.contracts.rewrite import TooManyDims
@@ -109,6 +109,8 @@ def check(name: str, made: Manifest, thresholds: Thresholds) -> Miss | None:
     if made.stage == "rewrite":
         deep = made.read(rewrite.Facts.from_json).too_many_dims
         return Miss(too_many_dims(deep)) if deep is not None and not thresholds.max_cpu_nodes else None
+    if made.stage == "words":
+        return next(map(Miss, language_gates.misheard(name, made.read(words.Facts.from_json), thresholds)), None)
     if made.stage == "bundle":
         return next(map(Miss, language_gates.bundled(name, made.read(bundle.Facts.from_json))), None)
     if made.stage == "converse":

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from pipeline.config.thresholds import Thresholds
-from pipeline.contracts import bundle, converse, reading
+from pipeline.contracts import bundle, converse, reading, words
 from pipeline.contracts.language import LanguageFigures
 from pipeline.errors import VerificationError
 
@@ -34,6 +35,23 @@ def missed(name: str, figures: Mapping[str, LanguageFigures], thresholds: Thresh
                 why=_WHY.get(rung, ""),
                 remedy=f"raise the precision under quantization.overrides, or accept it with thresholds: {{{asked}}}",
             )
+
+
+def misheard(name: str, facts: words.Facts, thresholds: Thresholds) -> Iterator[VerificationError]:
+    """Why a speech model may not ship: it writes down other words than the original, or its next tokens are others."""
+    found = facts.figures
+    if found is None:
+        return
+    if found.error_rate > thresholds.words:
+        yield VerificationError(
+            f"{found.wrong} of {found.words} words differ from the original's, a share of {found.error_rate:.4f};"
+            f" {thresholds.words:g} is allowed",
+            where=f"{name}, {found.windows} windows, the worst {found.worst}",
+            why=f"the original hears {found.original.strip()[:200]!r}, the artifact {found.made.strip()[:200]!r}",
+            remedy="raise the precision under quantization.overrides, or accept it with"
+            f" thresholds: {{words: {_up(found.error_rate)}}}",
+        )
+    yield from missed(name, {"quantization": found.steps}, replace(thresholds, perplexity=math.inf))
 
 
 def misread(name: str, facts: reading.Facts, thresholds: Thresholds) -> Iterator[VerificationError]:

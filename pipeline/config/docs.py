@@ -228,6 +228,8 @@ _TITLES = {
     "RecordReader": "calibration with record",
     "ChatReader": "calibration with chat",
     "LanguageModel": "language_model",
+    "SpeechModel": "speech_model",
+    "SpeechReader": "calibration with speech",
     "ImagesReader": "calibration with images",
     "AudioReader": "calibration with audio",
     "HubData": "calibration from the hub",

@@ -252,6 +252,18 @@ class LanguageModel:
         return tuple(sorted(self.prefill)) if isinstance(self.prefill, tuple) else (self.prefill,)
 
 
+@dataclass(frozen=True)
+class SpeechModel:
+    """A model that writes down speech, Whisper in safetensors: the components `encoder` and `decoder` of one file.
+
+    The encoder runs once for a window of sound, the decoder once for each token, prompt and text.
+    """
+
+    tokens: Annotated[int, Between(16, 4096)] = 224
+    """How many tokens the decoder remembers: those of the prompt and of a window's text. Whisper was made for 448, of
+    which a text has 224 at most."""
+
+
 AxisValues = Annotated[
     tuple[AxisValue, ...], Size(1, 256, expected="at least one value, such as [64], and 256 at most")
 ]
@@ -298,6 +310,9 @@ class ModelFile:
     """Build a language model from GGUF or safetensors: `{context: 512, prefill: 128}`. Its buckets follow from this.
     Without `calibration`, conversations of the project are used; without `quantization`, it is built with weights of 8
     bits, a cache of 8 bits, and the residual stream in float16."""
+    speech_model: SpeechModel | None = None
+    """Build a model that writes down speech from safetensors: `{tokens: 224}`. Without `calibration`, the sounds in
+    `calibration/speech` are used; without `quantization`, weights have 8 bits in blocks of 32, activations 16."""
     cross: bool = False
     """Build a bucket for every combination of the values in `buckets`, not only for those in the same place."""
     calibration: Reader | None = None

@@ -73,6 +73,8 @@ class ThresholdsFile:
     perplexity: float | None = None
     """For a language model: the most that its perplexity may differ from the original's, as a share; 0.03 when left
     out."""
+    words: float | None = None
+    """For a speech model: the largest share of words that may differ from the original's; 0.01 when left out."""
     max_cpu_nodes: Annotated[int, Between(0, 1_000_000)] | None = None
     """How many nodes may run on the CPU, not counting conversions at the graph's edge; 0 when left out."""
     max_partitions: Annotated[int, Between(1, 1_000_000)] | None = None

@@ -61,7 +61,7 @@ def quantization_of(language: LanguageModel, written: Quantization) -> Quantizat
 
 def complete(fields: dict[str, Any], node: Node, folder: Path, problems: Problems) -> None:
     """Check the keys beside `language_model`, and fill in those that follow from it; `folder` is the project's."""
-    if "language_model" not in fields:  # what is written there has a mistake of its own
+    if "language_model" not in fields or fields.get("speech_model"):  # what is written there has a mistake of its own
         return
     language: LanguageModel | None = fields["language_model"]
     components: Mapping[str, ComponentFile] = fields.get("components", {})

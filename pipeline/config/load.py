@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import language, project_file, release_checks
+from pipeline.config import language, project_file, release_checks, speech
 from pipeline.config.buckets import Bucket, read_buckets
 from pipeline.config.file import (
     ComponentFile,
@@ -57,6 +57,7 @@ from pipeline.config.readers import (
     PythonReader,
     Reader,
     RecordReader,
+    SpeechReader,
     TextReader,
 )
 from pipeline.config.targets import DEVICE, Target, read_targets
@@ -160,6 +161,7 @@ def _decoded(path: Path, data: bytes, problems: Problems) -> ModelConfig | None:
     fields = decode_fields(_form(), node, problems, {PROJECT: folder.parent, CONFIGS: folder})
     targets = read_targets(fields.get("targets", ()), node, problems)
     language.complete(fields, node, folder.parent, problems)
+    speech.complete(fields, node, folder.parent, problems)
     spoken: LanguageModel | None = fields.get("language_model")
     buckets = language.buckets_of(spoken) if spoken else read_buckets(fields, node, problems)
     # Rounding by samples was measured on encoders and vision models; a language model has a default of its own.
@@ -195,6 +197,7 @@ def _decoded(path: Path, data: bytes, problems: Problems) -> ModelConfig | None:
         on_request=fields["on_request"],
         places={dotted(keys): str(found.place) for keys, found in walk(node)},
         language=spoken,
+        speech=fields["speech_model"],
         outputs=fields["outputs"],
         compiler=fields["compiler"],
     )
@@ -216,6 +219,8 @@ def _components(fields: Mapping[str, Any], default: Quantization) -> dict[str, C
         merged = default if isinstance(merged, Climb) else merged
         if fields.get("language_model") and isinstance(merged, Quantization):
             merged = language.quantization_of(fields["language_model"], merged)
+        if fields.get("speech_model") and isinstance(merged, Quantization):
+            merged = speech.quantization_of(name, merged)
         if merged:
             verification: Verification | None = fields.get("verification")
             outputs = component.outputs or (verification.outputs if verification else {})
@@ -331,7 +336,12 @@ def _origin(reader: Reader) -> tuple[object, ...]:
     match reader:
         case PythonReader(run=run, file=file):
             return run, file
-        case NpzReader(folder=folder) | ImagesReader(folder=folder) | AudioReader(folder=folder):
+        case (
+            NpzReader(folder=folder)
+            | ImagesReader(folder=folder)
+            | AudioReader(folder=folder)
+            | SpeechReader(folder=folder)
+        ):
             return (folder,)
         case TextReader(file=file) | RecordReader(file=file) | ChatReader(file=file):
             return (file,)

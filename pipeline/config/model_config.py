@@ -10,7 +10,15 @@ from typing import Literal
 
 from pipeline.config import language
 from pipeline.config.buckets import Bucket, by_size
-from pipeline.config.file import HubSource, LanguageModel, LocalSource, ModelLimits, ReleaseSettings, Verification
+from pipeline.config.file import (
+    HubSource,
+    LanguageModel,
+    LocalSource,
+    ModelLimits,
+    ReleaseSettings,
+    SpeechModel,
+    Verification,
+)
 from pipeline.config.judging import OutputFile, Truth
 from pipeline.config.quantization import Auto, Fp16, Quantization
 from pipeline.config.readers import Reader
@@ -73,6 +81,7 @@ class ModelConfig:
     on_request: bool
     places: Mapping[str, str] = field(compare=False, repr=False)
     language: LanguageModel | None = None
+    speech: SpeechModel | None = None
     outputs: tuple[ExportKind, ...] = ()
     compiler: Compiler = "onnxruntime-qnn"
 

@@ -228,4 +228,26 @@ class ChatReader:
     """Use no more conversations than this, from the first on."""
 
 
-Reader = TextReader | NpzReader | PythonReader | RecordReader | ImagesReader | AudioReader | ChatReader
+@dataclass(frozen=True)
+class SpeechReader:
+    """A folder of speech for a speech model, run as in use: the original encoder and decoder, each on its own words.
+
+    FLAC needs the extra `audio`: `uv sync --extra audio`.
+    """
+
+    reader: Literal["speech"]
+    """`speech`."""
+    folder: ProjectPath | HubData
+    """The folder, relative to the project, with WAV or FLAC files of any rate in it or in folders below."""
+    language: Annotated[str, Pattern(r"[a-z]{0,3}", "a language, such as 'en'")] = ""
+    """The language of all sounds, for models of several. When left out, the model hears which it is."""
+    task: Literal["transcribe", "translate"] = "transcribe"
+    """What models of several languages are asked to do."""
+    steps: Annotated[int, Between(1, 448)] = 4
+    """How many of a window's tokens give a sample of the decoder, evenly spread. Each has the keys and values of the
+    window's sound with it: 18 MB with Whisper tiny, 37 with base."""
+    max_samples: SampleLimit = 40
+    """Use no more windows than this, from the first on."""
+
+
+Reader = TextReader | NpzReader | PythonReader | RecordReader | ImagesReader | AudioReader | ChatReader | SpeechReader

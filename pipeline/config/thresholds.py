@@ -70,6 +70,7 @@ class Thresholds(Limits):
     kl: float = 0.03
     top1: float = 0.9
     perplexity: float = 0.03
+    words: float = 0.01
     max_cpu_nodes: int = 0
     max_partitions: int = 1
     reading_required: bool = False

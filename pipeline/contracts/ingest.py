@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from typing import Literal
 
 from pipeline.contracts.codec import Contract, NumberTree, left_out
 from pipeline.contracts.language import LanguageFacts
 from pipeline.contracts.values import Signature
 from pipeline.frozen import dataclass
+
+
+@dataclass(frozen=True)
+class SpeechPart(Contract):
+    """The part of a speech model that a component is; the decoder remembers `tokens` tokens, with that of the run."""
+
+    part: Literal["encoder", "decoder"]
+    tokens: int
 
 
 @dataclass(frozen=True)
@@ -22,6 +31,7 @@ class Params(Contract):
     constants: Mapping[str, NumberTree] = field(default_factory=dict)
     cut: tuple[str, ...] = ()
     begin: tuple[str, ...] | None = left_out()
+    speech: SpeechPart | None = left_out()
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,15 @@ class AudioReading(Contract):
 
 
 @dataclass(frozen=True)
+class SpeechReading(Contract):
+    """How speech is written down: the language, "" for that which the model hears, and `steps` of each window."""
+
+    language: str
+    task: str
+    steps: int
+
+
+@dataclass(frozen=True)
 class TextFields(Contract):
     """The names of the fields of a JSON line, or the `columns` of a `.tsv` file, that hold text, pair and label."""
 
@@ -101,7 +110,7 @@ class Reading(Contract):
     data on a hub.
     """
 
-    reader: Literal["text", "npz", "python", "record", "images", "audio", "chat"]
+    reader: Literal["text", "npz", "python", "record", "images", "audio", "chat", "speech"]
     max_samples: int | None = None
     tokenizer: str | None = left_out()
     vocabulary: VocabularyReading | None = left_out()
@@ -111,6 +120,7 @@ class Reading(Contract):
     fields: TextFields | None = left_out()
     images: ImageReading | None = left_out()
     audio: AudioReading | None = left_out()
+    speech: SpeechReading | None = left_out()
     inside: str | None = left_out()
 
 

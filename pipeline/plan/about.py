@@ -14,8 +14,8 @@ from pipeline.errors import ConfigError
 from pipeline.plain_text import did_you_mean, nearest
 from pipeline.stage_table import STAGES
 
-_CHAT, _BUCKETS = "chat", "buckets"
-WHOLE = ("build", _BUCKETS, "package", "report", _CHAT)
+_CHAT, _TRANSCRIBE, _BUCKETS = "chat", "transcribe", "buckets"
+WHOLE = ("build", _BUCKETS, "package", "report", _CHAT, _TRANSCRIBE)
 """Tasks of whole models."""
 OTHERS = (
     "publish", "verify-release", "record", "device", "init", "reproduce", "compare", "doctor", "fsck", "gc", "check",
@@ -159,7 +159,8 @@ def check_words(line: CommandLine, models: Collection[str]) -> None:
     task = first.partition(":")[0]
     # What stands behind an option may be its value.
     beside = (word for word in takewhile(lambda word: not word.startswith("-"), line.rest) if "=" not in word)
-    for word in [first, *(beside if task in _OF_MODELS else [])]:
+    takes_files = task == _TRANSCRIBE
+    for word in [first, *(beside if task in _OF_MODELS and not takes_files else [])]:
         named, colon, rest = word.partition(":")
         known = _OF_MODELS if colon else {*_OF_MODELS, *OTHERS}
         if named in known or not _PLAIN.fullmatch(named if colon else word):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TypedDict
 
 from pipeline.config.load import Bucket, Target
+from pipeline.config.speech import DECODER, ENCODER
 from pipeline.contracts import (
     alone,
     blame,
@@ -17,6 +18,7 @@ from pipeline.contracts import (
     quantize,
     reading,
     verify,
+    words,
 )
 from pipeline.contracts.limits import STATE_DB
 from pipeline.contracts.measures import Buckets, OverBuckets, SamplePart, Truth
@@ -75,6 +77,15 @@ class Measurements(Wiring):
         if not self._config.language:
             inputs = (*inputs, self._held_out_samples(), *verified)
         return self._made("reading", component, component, params, inputs)
+
+    def _words(self) -> Step:
+        """The step that holds a speech model's words against the original's; it stands on both components."""
+        (bucket,) = self._config.buckets
+        params = words.Params(component=DECODER, buckets=self._buckets, part=self._part("verification", DECODER))
+        inputs = [Input("fetch", f"fetch:{self._name}"), self._held_out_samples()]
+        for part in (ENCODER, DECODER):
+            inputs += [Input(f"original/{part}", self._ingests[part]), self._last(part, bucket, f"made/{part}")]
+        return self._made("words", "words", DECODER, params, tuple(inputs))
 
     def _emulate(self, component: str, bucket: Bucket, target: Target) -> Step:
         verification = self._config.verification

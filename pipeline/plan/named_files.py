@@ -28,6 +28,7 @@ _TAKEN = {
     "npz": ("folder", "32 or more .npz files with the model's inputs"),
     "images": ("folder", "32 or more pictures"),
     "audio": ("folder", "16 or more sounds"),
+    "speech": ("folder", "16 or more sounds of speech, WAV or FLAC,"),
     "text": ("file", "32 or more lines of text"),
     "record": ("file", "32 or more lines, a sample each,"),
     "chat": ("file", "32 or more conversations, each a line of JSON,"),

@@ -74,7 +74,12 @@ class _Planner(Measurements):
         for name, component in config.components.items():
             fetched = (Input("fetch", f"fetch:{self._name}"),)
             constants = dict(sorted(component.constants.items()))
-            params = ingest.Params(component.file, constants, component.cut, component.begin or None)
+            part = (
+                ingest.SpeechPart("encoder" if name == "encoder" else "decoder", config.speech.tokens)
+                if config.speech
+                else None
+            )
+            params = ingest.Params(component.file, constants, component.cut, component.begin or None, part)
             yield Step("ingest", f"{self._name}/{name}", config, params, fetched, component=name)
         if config.calibration:
             yield from self._samples("calibration", config.calibration)
@@ -82,6 +87,8 @@ class _Planner(Measurements):
             yield from self._samples("verification", config.verification.samples)
         for name in config.components:
             yield from self._component(name)
+        if config.speech and self._held_out:
+            yield self._words()
 
     def _samples(self, purpose: str, reader: Reader) -> Iterator[Step]:
         ingests = (Input(f"ingest/{name}", step) for name, step in self._ingests.items())
@@ -139,7 +146,7 @@ class _Planner(Measurements):
                 yield self._export(component, kind, target)
         for bucket in buckets if self._held_out else ():
             yield self._verify(component, bucket)
-        if self._held_out or self._config.language:
+        if (self._held_out or self._config.language) and not self._config.speech:
             yield self._reading(component)
         for bucket in buckets:
             for target in self._config.targets:

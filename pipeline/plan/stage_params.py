@@ -19,6 +19,7 @@ from pipeline.config.readers import (
     PythonReader,
     Reader,
     RecordReader,
+    SpeechReader,
     TextReader,
 )
 from pipeline.contracts.measures import Declared
@@ -28,6 +29,7 @@ from pipeline.contracts.samples import (
     AudioReading,
     ImageReading,
     Reading,
+    SpeechReading,
     TextFields,
     TokenInputs,
     VocabularyReading,
@@ -42,7 +44,7 @@ def content(reader: Reader) -> tuple[Path | HubData | None, PythonFunction | Non
     match reader:
         case TextReader() | ChatReader():
             return reader.file, None
-        case NpzReader() | ImagesReader() | AudioReader():
+        case NpzReader() | ImagesReader() | AudioReader() | SpeechReader():
             return reader.folder, None
         case PythonReader() | RecordReader():
             return reader.file, reader.run
@@ -63,7 +65,7 @@ def suffixes(reader: Reader) -> tuple[str, ...]:
     match reader:
         case ImagesReader():
             return PICTURES
-        case AudioReader():
+        case AudioReader() | SpeechReader():
             return SOUNDS
     return ()
 
@@ -101,6 +103,8 @@ def _of_reader(reader: Reader) -> Reading:
         case AudioReader():
             values = {name: getattr(reader, name) for name in AudioReading.names()}
             return Reading(reader.reader, audio=AudioReading(**values))
+        case SpeechReader():
+            return Reading(reader.reader, speech=SpeechReading(reader.language, reader.task, reader.steps))
 
 
 def of_quantization(quantization: Quantization, *, language: bool = False) -> Scheme:

@@ -6,6 +6,7 @@ import json
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 from pipeline.contracts.values import TensorSpec
@@ -55,6 +56,31 @@ def language_model_text(
         f"language_model: {sizes}    # tokens that are remembered, and tokens read at a time",
         f"targets: [{', '.join(map(quoted, targets))}]",
         *_release(name),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def speech_model_text(name: str, found: FoundModel, language: LanguageFiles, targets: Sequence[str]) -> str:
+    """The same for a speech model."""
+    place = ", ".join(f"{key}: {quoted(value)}" for key, value in found.place.items())
+    folder = PurePosixPath(language.file).parent
+    beside = [(folder / each).as_posix() for each in ("generation_config.json", "preprocessor_config.json")]
+    both = [*beside, *((folder / each).as_posix() for each in ("config.json", "tokenizer.json"))]
+    file = f"{{file: {quoted(language.file)}}}"
+    lines = [
+        "# yaml-language-server: $schema=config.schema.json",
+        "#",
+        f"# Written by 'doit init {name}'. A speech model: its encoder and decoder are made of one file.",
+        "",
+        f"source: {{{place}}}",
+        f"components: {{encoder: {file}, decoder: {file}}}",
+        f"files: {quoted(beside)}",
+        "speech_model: {tokens: 224}    # tokens that are remembered of a window's prompt and text",
+        "calibration: {reader: speech, folder: calibration/speech}    # speech as the model will hear it: WAV or FLAC",
+        f"targets: [{', '.join(map(quoted, targets))}]",
+        "",
+        f"# What 'doit package:{name}' makes one file of, for an application: docs/releases.md.",
+        f'release: {{version: "1.0", files: {quoted(both)}}}',
     ]
     return "\n".join(lines) + "\n"
 

@@ -8,16 +8,17 @@ from pathlib import Path, PurePosixPath
 
 from pipeline.config.file_names import RESERVED
 from pipeline.config.release_checks import FOLDER
+from pipeline.config.speech import SOUNDS
 from pipeline.config.written_values import NAME
 from pipeline.errors import ConfigError, PipelineError
 from pipeline.graph.shapes.shape_errors import DEPENDS_ON_DATA
 from pipeline.plan.workspace import Workspace
 from pipeline.propose.choices import choose
-from pipeline.propose.config_text import config_text, language_model_text
+from pipeline.propose.config_text import config_text, language_model_text, speech_model_text
 from pipeline.propose.draft import Draft, tried, write_new
 from pipeline.propose.found_model import FoundModel, chosen, find, no_models, sides, table_names
 from pipeline.propose.interface import GuessedComponent, look_at
-from pipeline.propose.language_files import config_of, language_files, longest_context
+from pipeline.propose.language_files import config_of, is_speech_model, language_files, longest_context
 from pipeline.propose.picture_sizes import OTHERS, USUAL, Picture
 from pipeline.propose.proposal import Choices
 from pipeline.qnn import catalog
@@ -52,6 +53,14 @@ def write_first_config(
     path = _free_path(name, workspace.root)
     wanted = _targets(targets)
     found = find(source, workspace.root, _on_the_hub)
+    if found.language and is_speech_model(found.language, found.files):
+        write_new(path, speech_model_text(name, found, found.language, wanted))
+        say(f"wrote configs/{path.name}: a speech model of {found.language.file}")
+        sounds = workspace.root / SOUNDS
+        if not (sounds.is_dir() and any(sounds.iterdir())):
+            say(f"missing:\n  {SOUNDS.as_posix()}/: 16 or more WAV or FLAC files of speech as the model will hear it")
+        say(f"next: uv run doit build:{name}, then uv run doit transcribe:{name} FILE.wav")
+        return 0
     if found.language:
         longest = longest_context(found.language, found.files)
         write_new(path, language_model_text(name, found, found.language, wanted, longest))

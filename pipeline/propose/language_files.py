@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from pipeline.inputs.safetensors.index import CONFIG, SIDES, is_safetensors
+from pipeline.inputs.safetensors.index import CONFIG, SIDES, SPEECH, TOKENIZER, is_safetensors, model_type
 
 _WEIGHTS = ("model.safetensors.index.json", "model.safetensors")
 """What transformers calls them; an index goes before a file, which may be one of several."""
+SPEECH_FRONT = "preprocessor_config.json"
+"""The file that says which features a speech model takes."""
 _MORE = ("chat_template.jinja", "generation_config.json")
 """Files that some models have beside their weights."""
 
@@ -46,9 +48,17 @@ def whole(name: str, there: set[str]) -> LanguageFiles | None:
     if name.lower().endswith(".gguf"):
         return LanguageFiles(name)
     folder = PurePosixPath(name).parent
-    if any((folder / side).as_posix() not in there for side in SIDES):
+    is_speech = (folder / SPEECH_FRONT).as_posix() in there
+    needed = (CONFIG, TOKENIZER) if is_speech else SIDES  # what kind of model it is, config.json says
+    if any((folder / side).as_posix() not in there for side in needed):
         return None
     return LanguageFiles(name, tuple(more for more in ((folder / each).as_posix() for each in _MORE) if more in there))
+
+
+def is_speech_model(found: LanguageFiles, files: Mapping[str, Path]) -> bool:
+    """Whether weights are of a speech model, by the config.json among `files`."""
+    config = config_of(found)
+    return config is not None and config in files and model_type(files[config]) in SPEECH
 
 
 def config_of(found: LanguageFiles) -> str | None:

@@ -92,6 +92,7 @@ def tables_of(
         report.forecasts(steps, seen, manifests),
         report.accuracy(steps, seen, manifests),
         report.language(steps, seen, manifests),
+        report.heard(steps, seen, manifests),
         report.judged(steps, seen, manifests),
         report.scores(steps, seen, manifests),
     ]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pipeline.config.load import Bucket, Target
 from pipeline.config.thresholds import Thresholds
-from pipeline.contracts import context, emulate, quantize, reading, verify
+from pipeline.contracts import context, emulate, quantize, reading, verify, words
 from pipeline.contracts.forecast import Forecast
 from pipeline.contracts.language import LanguageFigures
 from pipeline.contracts.measures import Agreement, Measured, Subject
@@ -24,6 +24,7 @@ _ACCURACY = ("SQNR in dB", "bucket", "target", *(f">{rung}" for rung in (*RUNGS,
 _LANGUAGE = (
     "next tokens", "bucket", "target", "rung", ">tokens", ">KL in nats", ">same token", ">perplexity", ">original", "on"
 )  # fmt: skip
+_WORDS = ("words", ">windows", ">words", ">wrong", ">allowed", ">KL in nats", ">same token", "worst")
 _JUDGED = ("judged by itself", "component", "bucket", "target", "by", ">is", ">asked", "worst sample")
 _ASKED = _JUDGED.index(">asked")
 _SCORES = ("score", "component", "bucket", "target", ">original", ">on the CPU", ">emulated: original", ">context")
@@ -86,6 +87,22 @@ def language(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[st
             shown = ("none" if each is None else f"{each:.4g}" for each in figures)
             rows.append((*place, rung, str(found.tokens), *shown, on[rung]))
     return [_LANGUAGE, *rows]
+
+
+def heard(steps: Iterable[Step], seen: Collection[str], manifests: Mapping[str, Manifest]) -> Table:
+    """A row for a speech model: how far the words of its QDQ models are from the original's."""
+    rows = []
+    for step in steps:
+        if step.stage == "words" and step.id in seen and step.id in manifests:
+            found = manifests[step.id].read(words.Facts.from_json).figures
+            allowed = step.config.components[step.component or ""].thresholds.words
+            if found is not None:
+                next_ones = ("none" if each is None else f"{each:.4g}" for each in (found.steps.kl, found.steps.top1))
+                share = f"{found.wrong} ({100 * found.error_rate:.2g} %)"
+                allows = f"{100 * allowed:g} %"
+                row = (step.config.name, str(found.windows), str(found.words), share, allows, *next_ones, found.worst)
+                rows.append(row)
+    return [_WORDS, *rows]
 
 
 def spoken(cpu: verify.Facts, emulator: emulate.Facts) -> dict[str, LanguageFigures]:

@@ -29,6 +29,7 @@ _HOMES = {
     "Release": "release",
     **dict.fromkeys(("InputReport", "Report", "SessionReport"), "report"),
     "Splitter": "splitting",
+    **dict.fromkeys(("Segment", "Transcript"), "transcription"),
 }
 """The module of each public name. It is imported when the name is first used: importing this package loads nothing.
 `__init__.pyi` has the same names for editors and type checkers."""

@@ -16,6 +16,7 @@ from .errors import (
 from .release import Release
 from .report import InputReport, Report, SessionReport
 from .splitting import Splitter
+from .transcription import Segment, Transcript
 
 __all__ = [
     "ArgumentError",
@@ -32,8 +33,10 @@ __all__ = [
     "ReleaseError",
     "Report",
     "RunError",
+    "Segment",
     "SessionReport",
     "Splitter",
     "TargetError",
     "TooLongError",
+    "Transcript",
 ]

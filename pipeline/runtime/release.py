@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -22,18 +23,20 @@ from .errors import (
     FallbackWarning,
     FormatError,
     InputError,
+    LoadError,
     ReleaseError,
     RunError,
     TargetError,
     TooLongError,
 )
-from .fitting import Arrays, Fitting
+from .fitting import Arrays, Fitting, Lengths
 from .index import Component, Index
 from .open_chat import open_chat
 from .placement import Placement, place
 from .report import Report
 from .sessions import Sessions
 from .splitting import Splitter
+from .transcription import FILES, Segment, SpeechSetting, Task, Transcriber, Transcript
 
 if TYPE_CHECKING:
     from .provider import Configure
@@ -159,6 +162,10 @@ class Release:
                 raise
             return self._run_pieces(component, arrays, splitter)
         self._domains[component].check(arrays)
+        return self._run_in(component, arrays, lengths, bucket)
+
+    def _run_in(self, component: str, arrays: Arrays, lengths: Lengths, bucket: int) -> Arrays:
+        fitting = self._fittings[component]
         session = self._sessions.session(component, bucket)
         slot = self._sessions.slots[component][bucket]
         try:
@@ -186,6 +193,60 @@ class Release:
             ClosedError: the release was closed.
         """
         return open_chat(self._contents, self._placement, self._sessions, engine)
+
+    def transcribe(
+        self,
+        samples: ArrayLike,
+        rate: int,
+        *,
+        language: str = "",
+        task: Task = "transcribe",
+    ) -> Transcript:
+        """What the release's speech model hears in a sound, with its segments; :meth:`listen` gives these as they come.
+
+        `samples` are floats from -1 to 1 or int16, [samples] or [samples, channels], `rate` is in Hz. `language` is
+        that of the speech, such as "en"; without it, a model of several languages hears which it is.
+
+        Raises:
+            InputError: the samples are no sound.
+            ArgumentError: the model does not know the language or the task.
+            LoadError: the release has no speech model, or it can't be loaded.
+            ReleaseError: as of :meth:`run`, or a file that says how the model is used was not packaged.
+        """
+        return self._transcriber().transcribe(samples, rate, language=language, task=task)
+
+    def listen(
+        self,
+        samples: ArrayLike,
+        rate: int,
+        *,
+        language: str = "",
+        task: Task = "transcribe",
+    ) -> Iterator[Segment]:
+        """The segments of :meth:`transcribe`, each as soon as it is known."""
+        return self._transcriber().segments(samples, rate, language=language, task=task)
+
+    def _transcriber(self) -> Transcriber:
+        decoder = self.components.get("decoder")
+        if decoder is None or "encoder" not in self.components:
+            raise LoadError(
+                "the release has no speech model",
+                where=str(self.folder),
+                why=f"it has {', '.join(self._fittings)}",
+                next="open a release of a config with speech_model",
+            )
+        setting = SpeechSetting({name: self.file(name) for name in FILES})
+        past = {
+            tensor.name: [dim.size or 0 for dim in tensor.dims]
+            for tensor in decoder.inputs
+            if tensor.name.startswith("past_")
+        }
+        return Transcriber(setting, partial(self._part, "encoder"), partial(self._part, "decoder"), past)
+
+    def _part(self, component: str, arrays: Arrays) -> Arrays:
+        """A run of a part of the speech model, whose inputs are of its own making: no range of them is remarked on."""
+        lengths = self._fittings[component].lengths(arrays)
+        return self._run_in(component, arrays, lengths, self._fittings[component].bucket(lengths))
 
     def load(self, component: str | None = None, axes: Mapping[str, int] | None = None) -> None:
         """Make the sessions of a component, or of all, now; with `axes`, those of the bucket that has these lengths.

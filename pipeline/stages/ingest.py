@@ -35,6 +35,7 @@ from pipeline.inputs.gguf.source import gguf_source
 from pipeline.inputs.language_source import ingest_language
 from pipeline.inputs.safetensors.index import is_safetensors
 from pipeline.inputs.safetensors.source import safetensors_source
+from pipeline.inputs.safetensors.whisper import ingest_whisper
 from pipeline.model import StageRequest, StageResult
 
 _MOST_INSIDE = 64 << 20
@@ -54,6 +55,8 @@ def run(request: StageRequest) -> StageResult:
     params = Params.from_json(request.params)
     if params.file.lower().endswith(".gguf"):
         return ingest_language(request, params.file, gguf_source)
+    if params.speech is not None:
+        return ingest_whisper(request, params.file, params.speech)
     if is_safetensors(params.file):
         return ingest_language(request, params.file, safetensors_source)
     file = params.file

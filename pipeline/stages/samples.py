@@ -18,7 +18,7 @@ from pipeline.graph.ir.index import GraphIndex
 from pipeline.graph.language.names import TOKENS
 from pipeline.graph.quantization.calibration.input_guards import input_guards
 from pipeline.graph.shapes.buckets import axis_lengths, smallest_bucket
-from pipeline.inputs.samples import arrays, audio, chat, function, images, record, text
+from pipeline.inputs.samples import arrays, audio, chat, function, images, record, speech, text
 from pipeline.inputs.samples.conform import Interface
 from pipeline.inputs.samples.middle import Middle
 from pipeline.inputs.samples.request import Call, ReadRequest
@@ -34,6 +34,7 @@ _READERS: Mapping[str, Callable[[ReadRequest], Iterator[Call]]] = {
     "chat": chat.read,
     "images": images.read,
     "audio": audio.read,
+    "speech": speech.read,
 }
 _INGEST = "ingest/"
 

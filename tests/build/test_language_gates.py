@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.build.language_gates import bundled, conversed, missed
+from pipeline.build.language_gates import bundled, conversed, misheard, missed
 from pipeline.config.thresholds import Thresholds
-from pipeline.contracts import bundle, converse
+from pipeline.contracts import bundle, converse, words
 from pipeline.contracts.language import LanguageFigures
 from pipeline.graph.accuracy.figures.next_tokens import Divergence
 
@@ -109,3 +109,19 @@ def test_a_fault_that_no_engine_notices_fails_the_build() -> None:
 
     assert "what engines would read is wrong: rope-theta is wrong" in str(error)
     assert "| and more" in str(error)
+
+
+def test_words_that_differ_stop_a_speech_model_by_name() -> None:
+    steps = LanguageFigures(tokens=300, kl=0.001, top1=0.99, perplexity=9.0, reference=1.0)
+    found = words.WordFigures(4, 100, 2, steps, "b.wav", " ten of clubs", " ten of clothes")
+
+    (error,) = misheard("whisper/words", words.Facts(found), Thresholds())
+
+    assert "2 of 100 words differ from the original's, a share of 0.0200; 0.01 is allowed" in str(error)
+    assert "the worst b.wav" in error.where
+    assert "'ten of clubs', the artifact 'ten of clothes'" in error.why
+    assert [*misheard("whisper/words", words.Facts(found), Thresholds(words=0.02))] == []
+    far = replace(found, wrong=0, steps=replace(steps, kl=0.5))
+    (error,) = misheard("whisper/words", words.Facts(far), Thresholds())
+    assert "a divergence of 0.5000 nats" in str(error)
+    assert [*misheard("whisper/words", words.Facts(None), Thresholds())] == []

@@ -40,8 +40,8 @@ MISTAKES: dict[str, tuple[str | bytes, list[str]]] = {
         GOOD + "zzz: 1\n",
         [
             "8:1: zzz: unknown key; expected one of source, components, targets, files, fixed, constants, buckets, "
-            "language_model, cross, calibration, quantization, verification, thresholds, packing, compiler, outputs, "
-            "limits, release, on_request"
+            "language_model, speech_model, cross, calibration, quantization, verification, thresholds, packing, "
+            "compiler, outputs, limits, release, on_request"
         ],
     ),
     "a misspelt optional key is one mistake": (

@@ -113,6 +113,18 @@ class GraphBuilder:
         epsilon = self.hyper.epsilon / shrunk**2
         return self.op("RMSNormalization", value, f"{name}_weight", name=name, axis=-1, epsilon=epsilon)
 
+    def layer_norm(self, value: str, stem: str, name: str, size: int) -> str:
+        """LayerNormalization over the last axis, with scale and bias."""
+        for part in ("weight", "bias"):
+            self.stored(f"{name}_{part}", self.array(f"{stem}.{part}", (size,)))
+        inputs = (value, f"{name}_weight", f"{name}_bias")
+        return self.op("LayerNormalization", *inputs, name=name, axis=-1, epsilon=self.hyper.epsilon)
+
+    def stored(self, name: str, values: NDArray[np.float32]) -> str:
+        """A constant of any size, whose bytes go to the blob."""
+        self.initializers[name] = self._blob.tensor(name, values)
+        return name
+
     def table(self, weight: str, name: str, shape: tuple[int, ...]) -> str:
         """A matrix as the source has it, too large to hold."""
         if name not in self.initializers:

@@ -55,7 +55,7 @@ _READ = frozenset({
     "rope_parameters", "original_max_position_embeddings", "sliding_window", "use_sliding_window", "layer_types",
     "sliding_window_pattern", "query_pre_attn_scalar", "bos_token_id", "eos_token_id", "pad_token_id",
 })  # fmt: skip
-_WITHOUT_EFFECT: Mapping[str, str] = {
+WITHOUT_EFFECT: Mapping[str, str] = {
     **dict.fromkeys(
         ("attention_dropout", "hidden_dropout", "embd_pdrop", "resid_pdrop", "initializer_range", "pretraining_tp",
          "router_aux_loss_coef", "loss_type", "problem_type", "finetuning_task", "task_specific_params"), "for training"
@@ -131,7 +131,7 @@ class ModelConfigJson:
         """
         found = self.values.get(key)
         if found is not None and not isinstance(found, bool):
-            raise _unusual(self, f"{key!r} is {str(found)[:40]!r}, neither true nor false")
+            raise unusual(self, f"{key!r} is {str(found)[:40]!r}, neither true nor false")
         return default if found is None else found
 
     def number(self, key: str, default: float) -> float:
@@ -144,7 +144,7 @@ class ModelConfigJson:
         if found is None:
             return default
         if isinstance(found, bool) or not isinstance(found, int | float) or not abs(found) < 1e30:
-            raise _unusual(self, f"{key!r} is {str(found)[:40]!r}, no finite number")
+            raise unusual(self, f"{key!r} is {str(found)[:40]!r}, no finite number")
         return float(found)
 
     def size(self, key: str, default: int | None = None) -> int:
@@ -170,7 +170,7 @@ class ModelConfigJson:
         """
         found = self.values.get(key)
         if found is not None and not isinstance(found, dict):
-            raise _unusual(self, f"{key!r} is no object")
+            raise unusual(self, f"{key!r} is no object")
         return ModelConfigJson(found or {}, self.where)
 
 
@@ -197,17 +197,17 @@ def hyper_of_config(config: ModelConfigJson) -> Hyper:
     kv_heads = config.size("num_key_value_heads", _left_out(config, "num_key_value_heads", family.kv_heads) or heads)
     head_dim = config.size("head_dim", _left_out(config, "head_dim", family.head_dim) or max(1, hidden // heads))
     if head_dim % 2 or heads % kv_heads:
-        raise _unusual(config, f"it has {heads} heads of {head_dim}, {kv_heads} of keys and values")
+        raise unusual(config, f"it has {heads} heads of {head_dim}, {kv_heads} of keys and values")
     gemma = name == "gemma3_text"
     _check_activation(config, gemma=gemma)
     if gemma and (scalar := config.number("query_pre_attn_scalar", 256)) != head_dim:
-        raise _unusual(config, f"its scores are scaled by {scalar:g}, not {head_dim} ('query_pre_attn_scalar')")
+        raise unusual(config, f"its scores are scaled by {scalar:g}, not {head_dim} ('query_pre_attn_scalar')")
     layers = config.size("num_hidden_layers")
     if layers > 1000:
-        raise _unusual(config, f"it has {layers} layers")
+        raise unusual(config, f"it has {layers} layers")
     epsilon = config.number("rms_norm_eps", family.epsilon)
     if not 0 <= epsilon < 1:
-        raise _unusual(config, f"'rms_norm_eps' is {epsilon:g}")
+        raise unusual(config, f"'rms_norm_eps' is {epsilon:g}")
     return Hyper(
         architecture=name,
         layers=layers,
@@ -247,13 +247,13 @@ def _check_keys(config: ModelConfigJson, family: _Family) -> None:
         if key in _ONLY and value is not None:
             taken, why = _ONLY[key]
             if not any(value == each and isinstance(value, type(each)) for each in taken):
-                raise _unusual(config, f"{why} ({key!r} is {str(value)[:60]})")
-        elif key not in _READ and key not in _WITHOUT_EFFECT and value is not None:
-            raise _unusual(config, f"its key {key[:100]!r} is not known, and may change what the model computes")
+                raise unusual(config, f"{why} ({key!r} is {str(value)[:60]})")
+        elif key not in _READ and key not in WITHOUT_EFFECT and value is not None:
+            raise unusual(config, f"its key {key[:100]!r} is not known, and may change what the model computes")
     written = config.values.get("architectures")
     for each in written if isinstance(written, list) else [written] if written is not None else []:
         if each != family.head:
-            raise _unusual(
+            raise unusual(
                 config,
                 f"it is saved as {str(each)[:60]!r} ('architectures'), and a language model of its kind is"
                 f" {family.head!r}",
@@ -264,7 +264,7 @@ def _check_activation(config: ModelConfigJson, *, gemma: bool) -> None:
     key, known = ("hidden_activation", ("gelu_pytorch_tanh",)) if gemma else ("hidden_act", ("silu", "swish"))
     found = config.values.get(key, known[0])
     if found not in known:
-        raise _unusual(config, f"its products are gated by {str(found)[:40]!r} ({key!r})")
+        raise unusual(config, f"its products are gated by {str(found)[:40]!r} ({key!r})")
 
 
 def _layer_types(config: ModelConfigJson, layers: int) -> list[str] | None:
@@ -274,7 +274,7 @@ def _layer_types(config: ModelConfigJson, layers: int) -> list[str] | None:
         return None
     known = isinstance(types, list) and len(types) == layers and {*map(str, types)} <= {_FULL, _SLIDING}
     if not known:
-        raise _unusual(config, f"'layer_types' is no list of {layers} kinds, {_FULL} or {_SLIDING}")
+        raise unusual(config, f"'layer_types' is no list of {layers} kinds, {_FULL} or {_SLIDING}")
     assert isinstance(types, list)
     return [str(each) for each in types]
 
@@ -309,10 +309,10 @@ def _rotations(config: ModelConfigJson, head_dim: int, family: _Family, *, gemma
     theta = config.number("rope_theta", family.theta)
     if not gemma:
         if told.values and scaling.values:
-            raise _unusual(config, "it has 'rope_parameters' and 'rope_scaling'")
+            raise unusual(config, "it has 'rope_parameters' and 'rope_scaling'")
         return {"": _rotation(config, scaling if scaling.values else told, theta, head_dim)}
     if {*told.values} - {_FULL, _SLIDING}:
-        raise _unusual(config, f"'rope_parameters' is not of {_FULL} and {_SLIDING}")
+        raise unusual(config, f"'rope_parameters' is not of {_FULL} and {_SLIDING}")
     full, local = told.inner(_FULL), told.inner(_SLIDING)
     full = ModelConfigJson({**full.values, **scaling.values}, config.where)
     own = config.number("rope_local_base_freq", 10_000.0)
@@ -322,12 +322,12 @@ def _rotations(config: ModelConfigJson, head_dim: int, family: _Family, *, gemma
 def _rotation(config: ModelConfigJson, told: ModelConfigJson, theta: float, head_dim: int) -> Rotation:
     for key in told.values:
         if key not in _OF_ROTATION and told.text("rope_type") in (None, "default", "linear", "llama3"):
-            raise _unusual(config, f"its rotation has a key {key[:100]!r}, which is not known")
+            raise unusual(config, f"its rotation has a key {key[:100]!r}, which is not known")
     if told.number("partial_rotary_factor", 1.0) != 1:
-        raise _unusual(config, "it turns a part of each head only ('partial_rotary_factor')")
+        raise unusual(config, "it turns a part of each head only ('partial_rotary_factor')")
     theta = told.number("rope_theta", theta)
     if not 1 < theta < 1e12:
-        raise _unusual(config, f"the base of its rotation is {theta:g}")
+        raise unusual(config, f"the base of its rotation is {theta:g}")
     return Rotation(theta, _scaled(config, told, frequencies(theta, head_dim)))
 
 
@@ -338,14 +338,14 @@ def _scaled(config: ModelConfigJson, told: ModelConfigJson, plain: tuple[float, 
         return plain
     factor = told.number("factor", 0.0)
     if kind not in ("linear", "llama3") or factor < 1 or config.text("model_type") == "phi3":
-        raise _unusual(config, f"its rotation is scaled by {kind[:40]!r}, factor {factor:g}")
+        raise unusual(config, f"its rotation is scaled by {kind[:40]!r}, factor {factor:g}")
     if kind == "linear":
         return tuple(angle / factor for angle in plain)
     low, high = told.number("low_freq_factor", 0.0), told.number("high_freq_factor", 0.0)
     original = told.number("original_max_position_embeddings", config.number("max_position_embeddings", 0.0))
     original = config.number("original_max_position_embeddings", original)  # which transformers prefers
     if not 0 < low < high or original <= 0:
-        raise _unusual(config, f"its rotation is scaled between {low:g} and {high:g}, for {original:g} positions")
+        raise unusual(config, f"its rotation is scaled between {low:g} and {high:g}, for {original:g} positions")
     # Slow pairs are scaled, fast ones are not, those between in part (transformers' modeling_rope_utils.py).
     made = []
     for angle in plain:
@@ -355,7 +355,8 @@ def _scaled(config: ModelConfigJson, told: ModelConfigJson, plain: tuple[float, 
     return tuple(made)
 
 
-def _unusual(config: ModelConfigJson, why: str) -> ModelError:
+def unusual(config: ModelConfigJson, why: str) -> ModelError:
+    """The error for a config.json of a model that is not supported."""
     return ModelError(
         f"the model of {config.where} is built in a way that is not supported",
         why=why,

@@ -14,6 +14,8 @@ INDEX_SUFFIX = ".safetensors.index.json"
 CONFIG, TOKENIZER, TOKENIZER_CONFIG = "config.json", "tokenizer.json", "tokenizer_config.json"
 SIDES = (CONFIG, TOKENIZER, TOKENIZER_CONFIG)
 """The files beside the weights that are needed with them."""
+SPEECH = ("whisper",)
+"""The kinds of models with an encoder of sound that are supported, by `model_type` of config.json."""
 _SHARD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}\.safetensors")
 _LARGEST_INDEX = 1 << 24
 _MOST_SHARDS = 1000
@@ -32,7 +34,18 @@ def files_of(name: str, path: Path) -> list[str]:
     """
     folder = PurePosixPath(name).parent
     shards = sorted({*weight_map(path).values()}) if name.lower().endswith(INDEX_SUFFIX) else []
-    return [(folder / side).as_posix() for side in (*shards, *SIDES)]
+    sides = SIDES if model_type(path.parent / CONFIG) not in SPEECH else (CONFIG, TOKENIZER)
+    return [(folder / side).as_posix() for side in (*shards, *sides)]
+
+
+def model_type(config: Path) -> str:
+    """The kind of model that a config.json names; "" if it is not there yet.
+
+    Raises:
+        ModelError: the file is damaged.
+    """
+    found = read_object(config, _LARGEST_INDEX).get("model_type") if config.is_file() else ""
+    return found if isinstance(found, str) else ""
 
 
 def weight_map(path: Path) -> dict[str, str]:

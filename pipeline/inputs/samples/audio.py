@@ -1,12 +1,6 @@
 """Reader `audio`: reads a folder of sounds as waveforms, whole or in windows, in order if the model keeps a state.
 
 No features are computed: a model that takes spectrograms needs a reader with code.
-
-Brings sound to another rate, with the same result on every host.
-
-The filter is a windowed sinc (https://ccrma.stanford.edu/~jos/resample/) whose coefficients are rounded to multiples of
-2**-30. It is applied tap by tap in float64: single products and additions round alike on every host, sums of a library
-need not.
 """
 
 from __future__ import annotations
@@ -31,6 +25,7 @@ from pipeline.inputs.samples.found_files import found_files
 from pipeline.inputs.samples.request import Call, ReadRequest, Sample
 from pipeline.inputs.samples.sound_files import read_sound
 from pipeline.plain_text import did_you_mean
+from pipeline.runtime.sound_features import resampled
 
 _SHORTEST = 80
 """The fewest audio samples that an input of fixed size takes if it is a waveform: 5 ms at 16 kHz."""
@@ -260,48 +255,3 @@ def _windows(wave: NDArray[np.float64], form: _Form, reading: AudioReading) -> I
 def _spread(count: int, most: int) -> set[int]:
     """At most `most` of the numbers from 0 to `count` - 1, evenly spread."""
     return set(range(count)) if count <= most else {number * count // most for number in range(most)}
-
-
-_ZEROS = 16
-"""How many zero crossings the sinc has on each side."""
-_BETA = 8.6
-"""The parameter of the Kaiser window: the stop band is about 90 dB below the pass band."""
-_GRID = float(1 << 30)
-MOST_PHASES = 4096
-"""The largest number in the ratio of two rates in lowest terms; for 44.1 and 16 kHz the ratio is 441 to 160."""
-
-
-def resampled(values: NDArray[np.float64], rate: int, wanted: int) -> NDArray[np.float64]:
-    """Resample `values`, float64 ``[samples]``, from `rate` to `wanted`, both in Hz.
-
-    Returns float64 ``[ceil(samples * wanted / rate)]``.
-
-    Raises:
-        ValueError: the ratio of the rates has a number larger than :data:`MOST_PHASES`.
-    """
-    common = math.gcd(rate, wanted)
-    up, down = wanted // common, rate // common
-    if up == down:
-        return values
-    if max(up, down) > MOST_PHASES:
-        raise ValueError(f"{rate} to {wanted} Hz is a ratio of {down} to {up}")
-    cutoff = min(1.0, up / down)
-    reach = math.ceil(_ZEROS / cutoff)
-    count = -(-values.size * up // down)
-    places = np.arange(count, dtype=np.int64) * down
-    first, phases = places // up, places % up
-    padded = np.pad(values, (reach, reach + 1))
-    out = np.zeros(count)
-    for tap in range(-reach, reach + 1):
-        table = _coefficients(tap, up, cutoff, reach)
-        out += padded[first + tap + reach] * table[phases]
-    return out
-
-
-def _coefficients(tap: int, up: int, cutoff: float, reach: int) -> NDArray[np.float64]:
-    """The coefficients of one tap, one for each phase: how far an output is behind an input, in parts of a sample."""
-    distance = tap - np.arange(up) / up
-    inside = np.clip(1 - (distance / reach) ** 2, 0, None)
-    window = np.i0(_BETA * np.sqrt(inside)) / np.i0(_BETA)
-    window[np.abs(distance) >= reach] = 0
-    return np.asarray(np.round(cutoff * np.sinc(cutoff * distance) * window * _GRID) / _GRID)

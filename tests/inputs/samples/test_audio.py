@@ -11,8 +11,8 @@ import pytest
 import soundfile
 from numpy.typing import NDArray
 
-from pipeline.inputs.samples.audio import resampled
 from pipeline.model import Json
+from pipeline.runtime.sound_features import resampled
 from tests.support.sample_sets import arrays, calls, net_step, refusal
 
 WHOLE = "net (float[batch, samples] wave) => (float[batch, samples] y) { y = Neg (wave) }"
