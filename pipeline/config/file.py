@@ -17,6 +17,7 @@ from pipeline.config.quantization import BUDGET_MINUTES, Auto, Climb, Fp16, Quan
 from pipeline.config.readers import Reader
 from pipeline.config.written_values import (
     CONFIGS,
+    SOURCE_FOLDER,
     Axis,
     AxisValue,
     ConstantValue,
@@ -55,9 +56,7 @@ class HubSource:
 class LocalSource:
     """A folder on this machine."""
 
-    path: Annotated[
-        Path, Pattern(r"[^\\\x00-\x1f]+", "a folder, relative to the config file or absolute"), path_under(CONFIGS)
-    ]
+    path: Annotated[Path, SOURCE_FOLDER, path_under(CONFIGS)]
     """Folder of the model, relative to the config file or absolute."""
 
 

@@ -51,12 +51,17 @@ def _python_function(text: str, bases: Bases) -> PythonFunction:
 
 _SEGMENT = r"(?!\.{1,2}(?:/|$))[^/\\:*?\x22<>|\x00-\x1f]+"
 
+SOURCE_FOLDER = Pattern(r"[^\\\x00-\x1f]+", "a folder, relative to the config file or absolute")
+"""How `source.path` may be written."""
+SOURCE_FILE = Pattern(rf"{_SEGMENT}(?:/{_SEGMENT})*", "a path in the source, with '/' and without '..'")
+"""How files of a source may be written."""
+
 Name = Annotated[str, NAME]
 Axis = Annotated[str, Pattern(r"[^\x00-\x1f]{1,100}", "the name of a length axis")]
 AxisValue = Annotated[int, Between(1, 2**31 - 1)]
 TensorName = Annotated[str, Pattern(r"[^\x00-\x1f]{1,500}", "the name of a model input")]
 ConstantValue = Annotated[NumberTree, Numbers()]
-SourceFile = Annotated[str, Pattern(rf"{_SEGMENT}(?:/{_SEGMENT})*", "a path in the source, with '/' and without '..'")]
+SourceFile = Annotated[str, SOURCE_FILE]
 OnnxFile = Annotated[
     str,
     Pattern(

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from pipeline.config.file_names import RESERVED
 from pipeline.config.release_checks import FOLDER
 from pipeline.config.speech import SOUNDS
-from pipeline.config.written_values import NAME
+from pipeline.config.written_values import NAME, SOURCE_FILE, SOURCE_FOLDER
 from pipeline.errors import ConfigError, PipelineError
 from pipeline.graph.shapes.shape_errors import DEPENDS_ON_DATA
 from pipeline.plan.workspace import Workspace
@@ -53,6 +53,7 @@ def write_first_config(
     path = _free_path(name, workspace.root)
     wanted = _targets(targets)
     found = find(source, workspace.root, _on_the_hub)
+    _check_writable(found)
     if found.language and is_speech_model(found.language, found.files):
         write_new(path, speech_model_text(name, found, found.language, wanted))
         say(f"wrote configs/{path.name}: a speech model of {found.language.file}")
@@ -121,6 +122,24 @@ def _free_path(name: str, root: Path) -> Path:
                 remedy="take another name, or move the file away first",
             )
     return path
+
+
+def _check_writable(found: FoundModel) -> None:
+    """Raise ConfigError where a folder or a file has a name that no config may have."""
+    files = [*found.onnx, *([found.language.file, *found.language.more] if found.language else [])]
+    folders = [found.place["path"]] if "path" in found.place else []
+    for pattern, kind, names, signs in (
+        (SOURCE_FOLDER, "folder", folders, "\\"),
+        (SOURCE_FILE, "file", files, '\\ : * ? " < > |'),
+    ):
+        for name in names:
+            if not re.fullmatch(pattern.regex, name):
+                raise ConfigError(
+                    f"the {kind} {name!r} cannot be written in a config",
+                    where="command line",
+                    why=f"expected {pattern.expected}, without control characters and {signs}",
+                    remedy=f"rename the {kind}, and run doit init again",
+                )
 
 
 def _targets(text: str) -> list[str]:

@@ -252,6 +252,18 @@ def test_what_is_there_is_never_overwritten(tmp_path: Path) -> None:
         path.unlink()
 
 
+@pytest.mark.parametrize(("file", "kind"), [("odd\tnet/net.onnx", "folder"), ("models/odd\tnet.onnx", "file")])
+def test_names_that_no_config_may_have_are_refused_before_anything_is_written(
+    tmp_path: Path, file: str, kind: str
+) -> None:
+    save(graph(PICTURE), tmp_path / file)
+    error = refused(tmp_path, "mine", str(tmp_path / file.split("/")[0]))
+    assert f"the {kind} " in error.what
+    assert r"odd\t" in error.what
+    assert error.remedy == f"rename the {kind}, and run doit init again"
+    assert not (tmp_path / "configs" / "mine.yaml").exists()
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
