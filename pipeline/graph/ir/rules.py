@@ -299,7 +299,7 @@ class GraphRule:
     """
 
     def __init__(self, change: Change, kinds: Collection[str], of: Collection[int], after: Mapping[str, str]) -> None:
-        self.__name__, self.__doc__ = change.__name__, change.__doc__
+        self.__name__ = change.__name__
         self.looks_for, self.after = frozenset(kinds), after
         self._change, self._of = change, of
 
