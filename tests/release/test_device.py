@@ -14,10 +14,10 @@ from typing import Any
 import psutil
 import pytest
 
+from pipeline.qnn_release.measure import PART, RELEASE
 from pipeline.release.archive import Archive
 from pipeline.release.record import RECORD
 from pipeline.release.replay import replay
-from pipeline.runtime.measure import PART, RELEASE
 from tests.support import sshd, tiny_project
 from tests.support.build_processes import Build
 from tests.support.project import Project

@@ -17,6 +17,7 @@ from .release import Release
 from .report import InputReport, Report, SessionReport
 from .splitting import Splitter
 
+__version__: str
 __all__ = [
     "ArgumentError",
     "Chat",
