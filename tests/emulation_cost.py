@@ -22,11 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto
 
-from pipeline.graph.accuracy.emulation_cost import sample_s
+from pipeline.graph.accuracy.emulation.emulation_cost import sample_s
 from pipeline.graph.files.model_file import MODEL, load_graph
 from pipeline.model import StageInput
-from pipeline.qnn.compile import compile_context
-from pipeline.qnn.emulate import run_each
+from pipeline.qnn.compiling.compile import compile_context
+from pipeline.qnn.running.emulate import run_each
 from tests.support.fresh import fresh
 from tests.support.graphs import encoder, graph
 from tests.support.stage_runs import X_ELITE, Component

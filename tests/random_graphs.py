@@ -27,19 +27,19 @@ from pipeline.contracts.measures import Figures, Measured, Subject
 from pipeline.contracts.scheme import Scheme
 from pipeline.contracts.target import HtpTarget
 from pipeline.errors import PipelineError
-from pipeline.graph.accuracy.accuracy import Outputs
-from pipeline.graph.accuracy.edges import criteria
-from pipeline.graph.accuracy.makeup import makeup_of_outputs
-from pipeline.graph.accuracy.measuring import measure, spans_of
-from pipeline.graph.accuracy.sample_order import sample_order
-from pipeline.graph.accuracy.subjects import choose
+from pipeline.graph.accuracy.emulation.sample_order import sample_order
+from pipeline.graph.accuracy.figures.accuracy import Outputs
+from pipeline.graph.accuracy.figures.edges import criteria
+from pipeline.graph.accuracy.figures.measuring import measure, spans_of
+from pipeline.graph.accuracy.figures.output_structure import makeup_of_outputs
+from pipeline.graph.accuracy.figures.subjects import choose
 from pipeline.graph.accuracy.verdict import TOTAL, shortfalls
 from pipeline.graph.cpu import Arrays, load_session, run
 from pipeline.graph.files.model_file import save_graph
 from pipeline.graph.ir.index import GraphIndex
-from pipeline.graph.quantization.observe import Observer
+from pipeline.graph.quantization.calibration.observe import Observer
+from pipeline.graph.quantization.calibration.ranges import Range
 from pipeline.graph.quantization.quantizer import quantize
-from pipeline.graph.quantization.ranges import Range
 from pipeline.graph.rewrites import REWRITES
 from pipeline.qnn.child import compile_apart, run_apart
 from tests.conformance.batches import merged

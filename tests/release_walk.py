@@ -27,7 +27,7 @@ from tokenizers import Tokenizer
 
 from pipeline.contracts.measures import Measured, Subject
 from pipeline.contracts.target import HtpTarget
-from pipeline.graph.accuracy.measuring import measure
+from pipeline.graph.accuracy.figures.measuring import measure
 from pipeline.graph.cpu import load_session
 from pipeline.qnn.child import run_apart
 from tests.support.environments import python_with_runtime

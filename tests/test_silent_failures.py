@@ -17,9 +17,9 @@ import pytest
 from pipeline.contracts.target import HtpTarget
 from pipeline.errors import CompileError, VerificationError
 from pipeline.graph.files.model_file import load_graph
-from pipeline.qnn.compile import compile_context
-from pipeline.qnn.emulate import run_context
-from pipeline.qnn.readback import OpTrace, read_context
+from pipeline.qnn.compiling.compile import compile_context
+from pipeline.qnn.compiling.readback import OpTrace, read_context
+from pipeline.qnn.running.emulate import run_context
 from pipeline.qnn.session import session_options
 from tests.support import tiny_project
 from tests.support.build_processes import tree

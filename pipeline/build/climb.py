@@ -56,7 +56,7 @@ from pipeline.plan import climbing, stage_params
 from pipeline.plan.resolve import Resolved, resolve
 from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
-from pipeline.qnn import hints
+from pipeline.qnn.compiling import hints
 from pipeline.store import locks
 from pipeline.store.durable import disk_errors
 from pipeline.store.store import DamagedError

@@ -30,7 +30,7 @@ from pipeline.graph.accuracy.verdict import TOTAL, WORST_BELOW, Shortfall, short
 from pipeline.ladder import READING, RUNGS
 from pipeline.model import Json, Manifest
 from pipeline.plain_text import cutting
-from pipeline.qnn import hints
+from pipeline.qnn.compiling import hints
 
 Ladder = verify.Facts | emulate.Facts
 

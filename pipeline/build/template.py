@@ -38,7 +38,7 @@ _Stamp = tuple[int, int, int]
 _Stamps = Mapping[str, _Stamp]
 _PACKAGE = Path(__file__).resolve().parents[1]
 _APART = frozenset({"fetch"})  # the hub's client reads the environment, tokens included, when it is imported
-_WITH: Mapping[str, Sequence[str]] = {"context": ("pipeline.qnn.compile",)}
+_WITH: Mapping[str, Sequence[str]] = {"context": ("pipeline.qnn.compiling.compile",)}
 """Modules that a stage imports only when it needs them, and that take longer to import than a fork takes."""
 _LONGEST = 256
 """Bytes of a message."""

@@ -12,7 +12,7 @@ from pipeline.config.yaml.problems import Keys, Problems
 from pipeline.config.yaml.tree import Node, place_of
 from pipeline.contracts.limits import WORST_BELOW_DB, OutputLimits
 from pipeline.frozen import dataclass
-from pipeline.graph.accuracy.slices import PATTERN, parse_slice
+from pipeline.graph.accuracy.figures.slices import PATTERN, parse_slice
 
 
 def _checked_slice(text: str) -> str:

@@ -37,7 +37,9 @@ class EncodingFacts(Contract):
 
 @dataclass(frozen=True)
 class RowFacts(Contract):
-    """What was measured at one value, see :class:`pipeline.graph.accuracy.blame.Row`; None stands for no number."""
+    """What was measured at one value, see :class:`pipeline.graph.accuracy.blame.blame.Row`; None stands for no
+    number.
+    """
 
     value: str
     node: str

@@ -27,7 +27,7 @@ from pipeline.contracts.language import LanguageFacts, LanguageFigures, Lengths
 from pipeline.contracts.limits import READING_DB
 from pipeline.contracts.reading import Facts, LanguageReading, ReadingResult, Shown
 from pipeline.errors import CalibrationError
-from pipeline.graph.accuracy.accuracy import Accuracy, rounded
+from pipeline.graph.accuracy.figures.accuracy import Accuracy, rounded
 from pipeline.graph.cpu import load_session, run, unoptimized_session
 from pipeline.graph.files.model_file import MODEL, load_graph
 from pipeline.graph.language.ggml_rounding import rounded_as_ggml

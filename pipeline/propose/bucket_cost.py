@@ -11,7 +11,7 @@ from pathlib import Path
 from pipeline.contracts.packing import Form
 from pipeline.graph.files.model_file import load_graph
 from pipeline.graph.shapes.cost import macs
-from pipeline.qnn.pack_size import Graph, estimate
+from pipeline.qnn.compiling.pack_size import Graph, estimate
 
 
 @dataclass(frozen=True)

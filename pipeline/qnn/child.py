@@ -1,8 +1,8 @@
 """Compiles and emulates in child processes, for stages that do either more than once.
 
-A process compiles once (see :mod:`pipeline.qnn.compile`), and the emulator may end the process that it is in. The child
-is `python -m pipeline.qnn.child REQUEST` or, in a worker that emulates, a fork that does the same. Arrays are exchanged
-as files in a folder of the caller.
+A process compiles once (see :mod:`pipeline.qnn.compiling.compile`), and the emulator may end the process that it is in.
+The child is `python -m pipeline.qnn.child REQUEST` or, in a worker that emulates, a fork that does the same. Arrays are
+exchanged as files in a folder of the caller.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ from pipeline.model import Json
 from pipeline.processes import addresses, forked, lifeline
 from pipeline.processes.exit_status import exit_reason
 from pipeline.processes.log_tail import log_tail
-from pipeline.qnn import compose, failures, raw
-from pipeline.qnn.compile import compile_context, compile_shared
-from pipeline.qnn.compiler import COMPILE_OPTIONS
-from pipeline.qnn.dlc import write_dlc
-from pipeline.qnn.emulate import TimeLimit, run_each
+from pipeline.qnn import failures
+from pipeline.qnn.compiling import compose
+from pipeline.qnn.compiling.compile import compile_context, compile_shared
+from pipeline.qnn.compiling.compiler import COMPILE_OPTIONS
+from pipeline.qnn.compiling.dlc import write_dlc
 from pipeline.qnn.interface import ANSWER
 from pipeline.qnn.native_log import STEP_LOG
 from pipeline.qnn.provider_options import OPTIMIZATION
+from pipeline.qnn.running import raw
+from pipeline.qnn.running.emulate import TimeLimit, run_each
 from pipeline.store.durable import is_full, no_room
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -46,7 +48,7 @@ _SIGKILL = 9
 
 
 def compile_apart(model: Path, name: str, target: HtpTarget, out: Path) -> CompiledModel:
-    """:func:`pipeline.qnn.compile.compile_context` in a child.
+    """:func:`pipeline.qnn.compiling.compile.compile_context` in a child.
 
     Raises:
         PipelineError: what the child raised.
@@ -60,7 +62,7 @@ def compile_apart(model: Path, name: str, target: HtpTarget, out: Path) -> Compi
 def compile_pack_apart(
     models: Mapping[str, Path], target: HtpTarget, out: Path, *, binary: str
 ) -> dict[str, CompiledModel]:
-    """:func:`pipeline.qnn.compile.compile_shared` in a child; by the names of the models.
+    """:func:`pipeline.qnn.compiling.compile.compile_shared` in a child; by the names of the models.
 
     Raises:
         PipelineError: what the child raised.
@@ -83,7 +85,7 @@ def run_apart(
     limit: TimeLimit | None = None,
     log: Path | None = None,
 ) -> list[list[NDArray[Any]]]:
-    """:func:`pipeline.qnn.emulate.run_each` in a child, with its arrays in the empty folder `work`.
+    """:func:`pipeline.qnn.running.emulate.run_each` in a child, with its arrays in the empty folder `work`.
 
     What it prints goes to the caller's output, or to the end of `log`.
 
@@ -115,7 +117,9 @@ def run_apart(
 
 
 def run_raw_apart(binary: Path, graph: str, target: HtpTarget, inputs: Arrays, work: Path) -> list[NDArray[Any]] | str:
-    """:func:`pipeline.qnn.raw.run_graph` in a child: the outputs in the binary's order, or why there are none."""
+    """:func:`pipeline.qnn.running.raw.run_graph` in a child: the outputs in the binary's order, or why there are
+    none.
+    """
     np.savez(work / raw.INPUTS, *inputs.values(), allow_pickle=False)
     request: dict[str, Json] = {
         "binary": str(binary),
@@ -123,7 +127,7 @@ def run_raw_apart(binary: Path, graph: str, target: HtpTarget, inputs: Arrays, w
         "soc_model": target.soc_model,
         "names": [*inputs],
     }
-    answer = ask(request, work, "pipeline.qnn.raw", forks=raw.main).answer()
+    answer = ask(request, work, "pipeline.qnn.running.raw", forks=raw.main).answer()
     if isinstance(answer, int):
         return f"QNN ended the process: {exit_reason(answer)}"
     if "refused" in answer:
@@ -133,7 +137,7 @@ def run_raw_apart(binary: Path, graph: str, target: HtpTarget, inputs: Arrays, w
 
 
 def write_dlc_apart(model: Path, name: str, target: HtpTarget, path: Path, work: Path) -> str:
-    """:func:`pipeline.qnn.dlc.write_dlc` in a child.
+    """:func:`pipeline.qnn.compiling.dlc.write_dlc` in a child.
 
     Raises:
         PipelineError: what the child raised.
@@ -145,7 +149,7 @@ def write_dlc_apart(model: Path, name: str, target: HtpTarget, path: Path, work:
 
 
 def compose_apart(dlc: Path, graph: str, target: HtpTarget, work: Path) -> Path:
-    """:func:`pipeline.qnn.compose.compose` in a child: the context binary, in the folder `work`.
+    """:func:`pipeline.qnn.compiling.compose.compose` in a child: the context binary, in the folder `work`.
 
     Raises:
         CompileError: HTP does not take the graph; the message has the operator that QNN names.
@@ -161,7 +165,7 @@ def compose_apart(dlc: Path, graph: str, target: HtpTarget, work: Path) -> Path:
         "binary": str(binary),
     }
     log.unlink(missing_ok=True)
-    answer = ask(request, work, "pipeline.qnn.compose", log).answer()
+    answer = ask(request, work, "pipeline.qnn.compiling.compose", log).answer()
     if not isinstance(answer, int) and "refused" not in answer:
         return binary
     ended = exit_reason(answer) if isinstance(answer, int) else str(answer["refused"])

@@ -17,7 +17,7 @@ from pipeline.plan.workspace import Workspace
 from pipeline.store.finding import FsckFinding
 
 if TYPE_CHECKING:
-    from pipeline.release.ssh import Ssh
+    from pipeline.release.records.ssh import Ssh
 
 
 def needed(config: ModelConfig, steps: Sequence[Step]) -> tuple[list[str], list[Step]]:
@@ -30,7 +30,7 @@ def needed(config: ModelConfig, steps: Sequence[Step]) -> tuple[list[str], list[
         return [], []
     if not config.release.unverified:
         return [f"build:{config.name}"], []
-    from pipeline.release.skipped import is_gated
+    from pipeline.release.artifacts.skipped import is_gated
 
     late: dict[str, Step] = {}
     for step in steps:
@@ -64,7 +64,7 @@ def package_model(
     bring_up_to_date: Callable[[Step], None],
 ) -> bool:
     """Write the archives of a model and print a line on each. Returns whether one was written. Raises PipelineError."""
-    from pipeline.release.package import archive_paths, package, release_of
+    from pipeline.release.archives.package import archive_paths, package, release_of
 
     release = release_of(config)
     archive_paths(config, targets, workspace)  # refuses early
@@ -88,7 +88,7 @@ def package_model(
 
 def check_archives(configs: Iterable[ModelConfig], workspace: Workspace) -> Iterator[FsckFinding]:
     """Findings on the archives in this checkout."""
-    from pipeline.release import on_disk
+    from pipeline.release.archives import on_disk
 
     expected = {path for config in configs for path in _all_paths(config, workspace)}
     return on_disk.check(expected, workspace)
@@ -96,13 +96,13 @@ def check_archives(configs: Iterable[ModelConfig], workspace: Workspace) -> Iter
 
 def remove_archives(config: ModelConfig, workspace: Workspace) -> list[Path]:
     """Delete the archives of a model. Returns the deleted files. Raises StoreError."""
-    from pipeline.release import on_disk
+    from pipeline.release.archives import on_disk
 
     return on_disk.remove(config.name, _all_paths(config, workspace), workspace)
 
 
 def _all_paths(config: ModelConfig, workspace: Workspace) -> list[Path]:
-    from pipeline.release.package import archive_paths
+    from pipeline.release.archives.package import archive_paths
 
     if config.release is None:
         return []
@@ -120,7 +120,7 @@ def publish_models(
         PipelineError: the first refusal.
     """
     from pipeline.errors import PipelineError
-    from pipeline.release.package import archive_paths
+    from pipeline.release.archives.package import archive_paths
     from pipeline.release.publish import publish
 
     refused: list[PipelineError] = []
@@ -154,7 +154,7 @@ def verify_files(files: Sequence[str], key: str, replayed: str) -> None:
     for file in files:
         print("\n".join(verify_release(Path(file), Path(key) if key else None).lines()))
     if replayed:
-        from pipeline.release.replay import replay  # imports onnxruntime
+        from pipeline.release.records.replay import replay  # imports onnxruntime
 
         for line in replay(Path(replayed), Path(files[0]), Path(key) if key else None):
             print(line, flush=True)
@@ -165,7 +165,7 @@ def record_releases(
 ) -> None:
     """Record the outputs of the contexts in archives, and print the figures. Raises PipelineError."""
     from pipeline.errors import ConfigError
-    from pipeline.release.record import record
+    from pipeline.release.records.record import record
     from pipeline.release.verify import read_index
 
     if not files or samples < 1:
@@ -187,8 +187,8 @@ def measure_on_device(
 ) -> None:
     """Run the release of a model on a device, print the figures, and write the report. Raises PipelineError."""
     from pipeline.errors import ConfigError
+    from pipeline.release.archives.package import archive_paths
     from pipeline.release.device import HowToMeasure, measure_on
-    from pipeline.release.package import archive_paths
     from pipeline.report.page.command import report
 
     config, steps = _model_of(given, models)
@@ -240,7 +240,7 @@ def _model_of(
 
 
 def _device_of(given: Sequence[str], options: Mapping[str, Any]) -> Ssh:
-    from pipeline.release.ssh import Ssh
+    from pipeline.release.records.ssh import Ssh
 
     config = Path(options["ssh_config"]) if options["ssh_config"] else None
     return Ssh(given[0], options["python"], options["folder"], config)

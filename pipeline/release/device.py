@@ -28,8 +28,8 @@ from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
 from pipeline.qnn.provider_options import PERFORMANCE_MODE
 from pipeline.qnn_release.measure import INPUTS, PART, RELEASE, REQUEST, RESULTS
-from pipeline.release.record import Arrays, RecordWriter, ToRecord, path_of, to_record
-from pipeline.release.ssh import Ssh
+from pipeline.release.records.record import Arrays, RecordWriter, ToRecord, path_of, to_record
+from pipeline.release.records.ssh import Ssh
 from pipeline.release.verify import verify_release
 from pipeline.report.page.devices import FOLDER
 from pipeline.sizes import human_bytes
@@ -70,7 +70,7 @@ def measure_on(
     Raises:
         DeviceError: the device can't be reached, or can't run the release.
         VerificationError: the archive is not as it was made, or a context that fits the device failed there.
-        ConfigError, StoreError: as for :func:`pipeline.release.record.to_record`.
+        ConfigError, StoreError: as for :func:`pipeline.release.records.record.to_record`.
     """
     index = verify_release(archive).index
     wanted = [each for each in to_record(archive, index, steps, workspace, how.samples) if each.padded]

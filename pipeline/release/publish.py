@@ -19,8 +19,8 @@ from typing import Any
 from pipeline.errors import ConfigError, PipelineError, StoreError
 from pipeline.model import FileEntry
 from pipeline.plain_text import did_you_mean
-from pipeline.release.destinations import Destination, FolderDestination
-from pipeline.release.index import text_of
+from pipeline.release.archives.index import text_of
+from pipeline.release.places.destinations import Destination, FolderDestination
 from pipeline.release.verify import verify_release
 from pipeline.store.digests import sha256_file
 from pipeline.store.urls import folder_of, is_url, redacted
@@ -73,11 +73,11 @@ _RACES = 5
 def destination_of(url: str) -> Destination:
     """The destination that a URL or a path names. Raises ConfigError if it names none."""
     if url.startswith(HUB):
-        from pipeline.release.hub_destination import HubDestination  # the network client
+        from pipeline.release.places.hub_destination import HubDestination  # the network client
 
         return HubDestination.of(url.removeprefix(HUB))
     if is_url(url):
-        from pipeline.release.fsspec_destination import FsspecDestination
+        from pipeline.release.places.fsspec_destination import FsspecDestination
 
         return FsspecDestination.of(url)
     if not url:

@@ -21,7 +21,7 @@ from pipeline.errors import BY_NAME, ConfigError, PipelineError, VerificationErr
 from pipeline.frozen import dataclass
 from pipeline.inputs.pins import write_pin
 from pipeline.plan.workspace import Workspace
-from pipeline.release import on_disk
+from pipeline.release.archives import on_disk
 from pipeline.release.verify import read_index
 from pipeline.stage_table import STAGES
 from pipeline.store.durable import disk_errors

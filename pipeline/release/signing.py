@@ -21,7 +21,7 @@ from securesystemslib.dsse import Envelope
 from securesystemslib.exceptions import FormatError, VerificationError
 from securesystemslib.signer import CryptoSigner, SSlibKey  # type: ignore[attr-defined]  # public, not marked so
 
-from pipeline.release.provenance import PAYLOAD_TYPE
+from pipeline.release.archives.provenance import PAYLOAD_TYPE
 from pipeline.release.signing_key import no_key, private_key
 
 

@@ -20,9 +20,9 @@ from pipeline.errors import ConfigError, PipelineError, StoreError, Verification
 from pipeline.frozen import dataclass
 from pipeline.qnn.compatibility import Compatibility
 from pipeline.release import signing
-from pipeline.release.archive import Archive, damaged, printable
-from pipeline.release.index import INDEX, PROVENANCE, SIGNATURE, UNLISTED, buckets_of
-from pipeline.release.provenance import PREDICATE, STATEMENT
+from pipeline.release.archives.archive import Archive, damaged, printable
+from pipeline.release.archives.index import INDEX, PROVENANCE, SIGNATURE, UNLISTED, buckets_of
+from pipeline.release.archives.provenance import PREDICATE, STATEMENT
 
 _MAX_TEXT = 1 << 26
 """The most bytes that a JSON file may have."""

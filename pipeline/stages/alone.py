@@ -14,7 +14,7 @@ from pipeline.contracts.context import Facts, Part
 from pipeline.graph.files.model_file import MODEL, load_graph
 from pipeline.graph.language.parts import cuts
 from pipeline.model import StageRequest, StageResult
-from pipeline.qnn.compile import compile_context
+from pipeline.qnn.compiling.compile import compile_context
 
 
 def run(request: StageRequest) -> StageResult:

@@ -25,18 +25,18 @@ from numpy.typing import NDArray
 from pipeline.contracts import ingest
 from pipeline.contracts.blame import Facts, Params
 from pipeline.contracts.limits import WORST_BELOW_DB
-from pipeline.graph.accuracy.accuracy import valid_outputs
-from pipeline.graph.accuracy.blame import Row, compare_values, first_wrong, ranked
-from pipeline.graph.accuracy.makeup import heard_in_silence
-from pipeline.graph.accuracy.quantization_blame import quantized_values
-from pipeline.graph.accuracy.states import heard_without_states
-from pipeline.graph.accuracy.trace import TracedModel, View
-from pipeline.graph.accuracy.worst_sample import error_db, write_worst
+from pipeline.graph.accuracy.blame.blame import Row, compare_values, first_wrong, ranked
+from pipeline.graph.accuracy.blame.quantization_blame import quantized_values
+from pipeline.graph.accuracy.figures.accuracy import valid_outputs
+from pipeline.graph.accuracy.figures.output_structure import heard_in_silence
+from pipeline.graph.accuracy.figures.state_outputs import heard_without_states
+from pipeline.graph.accuracy.figures.trace import TracedModel, View
+from pipeline.graph.accuracy.figures.worst_sample import error_db, write_worst
 from pipeline.graph.cpu import load_session
 from pipeline.graph.cpu import run as cpu
 from pipeline.graph.files.model_file import MODEL, load_graph
 from pipeline.graph.ir.index import GraphIndex
-from pipeline.graph.quantization.ranges import Range, read_ranges
+from pipeline.graph.quantization.calibration.ranges import Range, read_ranges
 from pipeline.graph.shapes.buckets import Arrays
 from pipeline.inputs.samples.held_out import HeldOut, fed, held_out
 from pipeline.inputs.samples.quiet import is_silent, quieter

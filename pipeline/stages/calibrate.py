@@ -4,10 +4,10 @@ If the model takes a logarithm of what scales with an input, quieter copies of t
 run as well. So the ranges hold the values of near silence even if no sample has any.
 
 Inputs: ``ingest``, ``samples``, ``rewrite/<bucket>`` for every bucket. Output: ``ranges.json``, {value: [low, high]} as
-measured and rounded outward (:meth:`pipeline.graph.quantization.ranges.Range.rounded`), and where the method chose
-narrower ones, ``chosen.json``, {bits: {value: [low, high]}}; ``integers.json``, {value: [low, high]}, has integers that
-are negative or beyond 2^24, if there are any. What a language model hands to its next run gets the range of the least
-squared error, whatever the method is.
+measured and rounded outward (:meth:`pipeline.graph.quantization.calibration.ranges.Range.rounded`), and where the
+method chose narrower ones, ``chosen.json``, {bits: {value: [low, high]}}; ``integers.json``, {value: [low, high]}, has
+integers that are negative or beyond 2^24, if there are any. What a language model hands to its next run gets the range
+of the least squared error, whatever the method is.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from pipeline.graph.files.model_file import MODEL
 from pipeline.graph.ir.loudness import inputs_heard
 from pipeline.graph.language.loop import Walk
 from pipeline.graph.language.names import TOKENS
-from pipeline.graph.quantization.calibration import Calibration
-from pipeline.graph.quantization.observe import Observer, Recorder
-from pipeline.graph.quantization.range_choice import Method
-from pipeline.graph.quantization.ranges import write_integers, write_ranges
+from pipeline.graph.quantization.calibration.float_ranges import Calibration
+from pipeline.graph.quantization.calibration.observe import Observer, Recorder
+from pipeline.graph.quantization.calibration.range_choice import Method
+from pipeline.graph.quantization.calibration.ranges import write_integers, write_ranges
 from pipeline.graph.shapes.buckets import axis_lengths, pad
 from pipeline.inputs.samples.held_out import ScoredSample
 from pipeline.inputs.samples.quiet import loudest_of, quieter

@@ -41,7 +41,7 @@ def run(request: StageRequest) -> StageResult:
     models = {f"{component}_{bucket}": request.inputs[f"model/{bucket}"].folder / MODEL for bucket in params.buckets}
     at = _cuts(next(iter(models.values())), params)
     if params.compiler == "qairt":
-        from pipeline.qnn.qairt import compile_by_sdk
+        from pipeline.qnn.compiling.qairt import compile_by_sdk
 
         ((name, model),) = models.items()
         contexts = {name: compile_by_sdk(model, name, params.targets[0], request.out)}
@@ -70,7 +70,7 @@ def _compiled_in_parts(
     targets: Sequence[HtpTarget],
     out: Path,
 ) -> dict[str, CompiledModel]:
-    from pipeline.qnn.parts import compile_parts
+    from pipeline.qnn.compiling.parts import compile_parts
 
     if form == "socs":
         raise ConfigError(
@@ -87,7 +87,7 @@ def _compiled(
 ) -> dict[str, CompiledModel]:
     """What was compiled, by the name of its model."""
     # Not above: where another form was chosen, nothing of QNN is loaded.
-    from pipeline.qnn.compile import compile_context, compile_flexible, compile_shared
+    from pipeline.qnn.compiling.compile import compile_context, compile_flexible, compile_shared
 
     name, model = next(iter(models.items()))
     if form == "socs":

@@ -32,7 +32,7 @@ from pipeline.graph.language.host_table import rows_of
 from pipeline.graph.language.loop import Arrays
 from pipeline.graph.language.names import TABLE
 from pipeline.graph.language.speaker import Memory, RunnableGraph, Speaker
-from pipeline.graph.quantization.weights_by_channel import count_in_blocks, write_by_channel
+from pipeline.graph.quantization.qdq.weights_by_channel import count_in_blocks, write_by_channel
 from pipeline.graph.shapes.cost import macs
 from pipeline.inputs.bundle_files import GENAI, GENIE, write_bundle
 from pipeline.inputs.samples.chat import Voice

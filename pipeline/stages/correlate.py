@@ -1,7 +1,7 @@
 """correlate: measure how the inputs of each weight vary together, for rounding that looks at the data.
 
 Inputs: ``ingest``, ``samples``, ``rewrite/<bucket>`` for every bucket. Output: ``correlations.json`` and
-``correlations.bin``, see :mod:`pipeline.graph.quantization.correlations`.
+``correlations.bin``, see :mod:`pipeline.graph.quantization.weights.correlations`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pipeline.graph.cpu import Arrays
 from pipeline.graph.files.model_file import MODEL
 from pipeline.graph.language.loop import Walk
 from pipeline.graph.language.names import TOKENS
-from pipeline.graph.quantization.correlations import CorrelationWriter, Sums, split, sum_bytes
-from pipeline.graph.quantization.own_rows import Shapes
-from pipeline.graph.quantization.weight_inputs import Matrix, WeightInputs
+from pipeline.graph.quantization.weights.correlations import CorrelationWriter, Sums, split, sum_bytes
+from pipeline.graph.quantization.weights.valid_rows import Shapes
+from pipeline.graph.quantization.weights.weight_inputs import Matrix, WeightInputs
 from pipeline.graph.shapes.buckets import pad, refilled
 from pipeline.inputs.samples.sample_set import StoredCall, calibration_calls, place
 from pipeline.model import StageRequest, StageResult

@@ -26,14 +26,14 @@ from pipeline.contracts.emulate import UNMEASURED, Facts, Params
 from pipeline.contracts.language import LanguageFacts, Lengths
 from pipeline.contracts.measures import Measured, Score
 from pipeline.contracts.values import TensorSpec
-from pipeline.graph.accuracy.accuracy import Outputs, valid_outputs
-from pipeline.graph.accuracy.choices import values_of
-from pipeline.graph.accuracy.emulation_budget import is_doubtful, most_in_doubt, quiet_count, shares
-from pipeline.graph.accuracy.emulation_cost import run_s
-from pipeline.graph.accuracy.language import Divergence
-from pipeline.graph.accuracy.measuring import measure
-from pipeline.graph.accuracy.preview import worst_sample, write_preview
-from pipeline.graph.accuracy.subjects import quiet_subjects
+from pipeline.graph.accuracy.emulation.emulation_budget import is_doubtful, most_in_doubt, quiet_count, shares
+from pipeline.graph.accuracy.emulation.emulation_cost import run_s
+from pipeline.graph.accuracy.figures.accuracy import Outputs, valid_outputs
+from pipeline.graph.accuracy.figures.choices import values_of
+from pipeline.graph.accuracy.figures.measuring import measure
+from pipeline.graph.accuracy.figures.next_tokens import Divergence
+from pipeline.graph.accuracy.figures.preview import worst_sample, write_preview
+from pipeline.graph.accuracy.figures.subjects import quiet_subjects
 from pipeline.graph.cpu import load_session
 from pipeline.graph.cpu import run as run_model
 from pipeline.graph.files.model_file import MODEL, load_graph
@@ -50,8 +50,8 @@ from pipeline.inputs.samples.spoken import reference_logits, runner, texts_of
 from pipeline.model import StageRequest, StageResult
 from pipeline.progress import counted
 from pipeline.qnn.child import compile_apart, run_apart
-from pipeline.qnn.parts import compile_parts
-from pipeline.qnn.rounds import emulation
+from pipeline.qnn.compiling.parts import compile_parts
+from pipeline.qnn.running.rounds import emulation
 
 _FIT = 16
 """How many samples are written for the emulator at a time, even if they are large."""

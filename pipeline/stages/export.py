@@ -19,7 +19,7 @@ from pipeline.errors import CompileError
 from pipeline.graph.files.model_file import MODEL, load_graph
 from pipeline.model import StageInput, StageRequest, StageResult
 from pipeline.qnn.child import compose_apart, write_dlc_apart
-from pipeline.qnn.composed import check_composed, compare
+from pipeline.qnn.compiling.composed import check_composed, compare
 from pipeline.qnn.format.context_binary import GraphInfo, read_binary
 from pipeline.qnn.format.context_model import partition_name, partitions
 from pipeline.qnn.format.graph_io import EdgeTensor

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pipeline.contracts.packing import Facts, Form, Params
 from pipeline.graph.files.model_file import MODEL
 from pipeline.model import StageRequest, StageResult
-from pipeline.qnn.pack_size import Graph, estimate
+from pipeline.qnn.compiling.pack_size import Graph, estimate
 from pipeline.qnn.target import SHARED_WEIGHTS_HTP_ARCH
 
 WORTHWHILE = 0.9

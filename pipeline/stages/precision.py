@@ -1,9 +1,10 @@
 """precision: search for the cheapest quantization of a component that keeps to its thresholds.
 
-Some samples show what each choice costs in dB (:mod:`pipeline.graph.accuracy.sensitivity`), which puts the choices in
-order. Other samples judge the choices, on the CPU and, if that is good enough, on the emulator. All are of the
-calibration set. Rounding is tried with the rest of that set, as its error looks too small on samples that it was fitted
-to, above all with few bits. What is found still has to pass verification, on samples that this stage did not see.
+Some samples show what each choice costs in dB (:mod:`pipeline.graph.accuracy.search.sensitivity`), which puts the
+choices in order. Other samples judge the choices, on the CPU and, if that is good enough, on the emulator. All are of
+the calibration set. Rounding is tried with the rest of that set, as its error looks too small on samples that it was
+fitted to, above all with few bits. What is found still has to pass verification, on samples that this stage did not
+see.
 
 Inputs: ``ingest``, ``samples``, ``calibrate``, ``correlate``, ``shape/<bucket>`` and ``rewrite/<bucket>`` for every
 bucket. Output: ``precision.json``, a :class:`pipeline.contracts.precision.Found`; ``quantization.yaml``, the same to
@@ -21,26 +22,26 @@ from pathlib import Path
 from pipeline.contracts import ingest
 from pipeline.contracts.precision import CurvePoint, Facts, Found, Params
 from pipeline.errors import QuantizationError
-from pipeline.graph.accuracy.candidates import Candidates, in_float, settled
-from pipeline.graph.accuracy.choices import chosen_outputs, values_of
-from pipeline.graph.accuracy.makeup import makeup_of_outputs
-from pipeline.graph.accuracy.pricing import Pricing
-from pipeline.graph.accuracy.scheme_yaml import label, scheme_of
-from pipeline.graph.accuracy.search import MARGIN_DB, SEEN_MARGIN_DB, Search, SearchLimits, Trial
-from pipeline.graph.accuracy.sensitivity import Choice, Feed, Trials, load_trials
-from pipeline.graph.accuracy.subjects import choose
-from pipeline.graph.accuracy.whole_outputs import without_whole
+from pipeline.graph.accuracy.figures.choices import chosen_outputs, values_of
+from pipeline.graph.accuracy.figures.output_structure import makeup_of_outputs
+from pipeline.graph.accuracy.figures.subjects import choose
+from pipeline.graph.accuracy.figures.whole_outputs import without_whole
+from pipeline.graph.accuracy.search.candidates import Candidates, in_float, settled
+from pipeline.graph.accuracy.search.pricing import Pricing
+from pipeline.graph.accuracy.search.scheme_yaml import label, scheme_of
+from pipeline.graph.accuracy.search.search import MARGIN_DB, SEEN_MARGIN_DB, Search, SearchLimits, Trial
+from pipeline.graph.accuracy.search.sensitivity import Choice, Feed, Trials, load_trials
 from pipeline.graph.cpu import load_session
 from pipeline.graph.cpu import run as run_model
 from pipeline.graph.files.model_file import MODEL, load_graph
 from pipeline.graph.ir.index import GraphIndex
-from pipeline.graph.quantization.correlations import Correlations
-from pipeline.graph.quantization.ranges import read_ranges
+from pipeline.graph.quantization.calibration.ranges import read_ranges
 from pipeline.graph.quantization.scheme_text import as_yaml
+from pipeline.graph.quantization.weights.correlations import Correlations
 from pipeline.graph.shapes.buckets import pad
 from pipeline.inputs.samples.sample_set import StoredCall, calibration_calls, place
 from pipeline.model import Json, StageRequest, StageResult
-from pipeline.qnn.judge import Case, Device, EmulatorJudge, Example, on_cpu
+from pipeline.qnn.running.judge import Case, Device, EmulatorJudge, Example, on_cpu
 from pipeline.qnn.target import BLOCKS_HTP_ARCH, FLOAT16_HTP_ARCH
 
 _RANKING = 2

@@ -1,7 +1,7 @@
 """probe: find the first values of one bucket that the emulator computes otherwise than the CPU does.
 
 ``emulate`` measures outputs. This stage measures values between nodes: it compiles the model a few times with some of
-them as outputs, and runs one sample. :mod:`pipeline.qnn.probe` says what that can show.
+them as outputs, and runs one sample. :mod:`pipeline.qnn.running.probe` says what that can show.
 
 If the model takes a logarithm of what scales with an input, the sample is run fading and quieter as well. If its own
 outputs are right, the probe looks at the variant with the worst outputs.
@@ -24,18 +24,18 @@ from pipeline.contracts.blame import OF_INTEGERS
 from pipeline.contracts.limits import STATE_DB
 from pipeline.contracts.probe import Facts, Params
 from pipeline.contracts.values import TensorSpec
-from pipeline.graph.accuracy.blame import first_wrong
-from pipeline.graph.accuracy.input_rounding import left_at_the_edge_db, lost_by_inputs, rounded_db
-from pipeline.graph.accuracy.makeup import heard_in_silence
-from pipeline.graph.accuracy.states import heard_without_states, state_outputs
-from pipeline.graph.accuracy.worst_sample import write_worst
+from pipeline.graph.accuracy.blame.blame import first_wrong
+from pipeline.graph.accuracy.figures.output_structure import heard_in_silence
+from pipeline.graph.accuracy.figures.state_outputs import heard_without_states, state_outputs
+from pipeline.graph.accuracy.figures.worst_sample import write_worst
+from pipeline.graph.accuracy.reading.input_rounding import left_at_the_edge_db, lost_by_inputs, rounded_db
 from pipeline.graph.files.model_file import MODEL, load_graph
 from pipeline.graph.ir.index import GraphIndex, is_op
-from pipeline.graph.shapes.ends import ends_before, handed_on
+from pipeline.graph.shapes.cut_points import ends_before, handed_on
 from pipeline.inputs.samples.held_out import HeldOut, ScoredSample, fed, held_out
 from pipeline.inputs.samples.quiet import is_silent, loudest_of, quieter
 from pipeline.model import StageRequest, StageResult
-from pipeline.qnn.probe import probe
+from pipeline.qnn.running.probe import probe
 
 _MOST_ROUNDED = 16
 """How many samples are run with rounded inputs, from the first on."""

@@ -36,18 +36,18 @@ from pipeline.graph.ir.index import FLOATS, GraphIndex
 from pipeline.graph.ir.tensor_chunks import Pieces
 from pipeline.graph.language.host_table import DTYPE, take_out, write_table
 from pipeline.graph.language.names import EMBEDDED, TABLE
-from pipeline.graph.quantization import write_out_layers
-from pipeline.graph.quantization.constant_store import InBlobs, SharedConstants
-from pipeline.graph.quantization.correlations import Correlations
-from pipeline.graph.quantization.forecast import forecast
-from pipeline.graph.quantization.massive import with_massive
-from pipeline.graph.quantization.middles import with_middles
-from pipeline.graph.quantization.qdq import Q_OPS
+from pipeline.graph.quantization.bounds.activation_outliers import with_massive
+from pipeline.graph.quantization.calibration.ranges import Range, Ranges, read_integers, read_ranges
+from pipeline.graph.quantization.forecast.htp_errors import forecast
+from pipeline.graph.quantization.passes import write_out_layers
+from pipeline.graph.quantization.passes.residual_streams import loud_streams
+from pipeline.graph.quantization.qdq.qdq_model import Q_OPS
+from pipeline.graph.quantization.qdq.states import check_tied, groups, integer_edges, tied
 from pipeline.graph.quantization.quantizer import computes_in_float, float_nodes, quantize
-from pipeline.graph.quantization.ranges import Range, Ranges, read_integers, read_ranges
-from pipeline.graph.quantization.states import check_tied, groups, integer_edges, tied
-from pipeline.graph.quantization.streams import loud_streams
-from pipeline.graph.quantization.weight_encodings import rounded_to
+from pipeline.graph.quantization.weights.block_minima import with_middles
+from pipeline.graph.quantization.weights.constant_store import InBlobs, SharedConstants
+from pipeline.graph.quantization.weights.correlations import Correlations
+from pipeline.graph.quantization.weights.weight_encodings import rounded_to
 from pipeline.model import StageRequest, StageResult
 from pipeline.progress import within
 

@@ -5,7 +5,7 @@ worst on later rungs and those that come near the edges of operators, as ``verif
 model of ``ingest`` are those that ``verify`` kept, so that the rung costs one run of the file on each of these samples.
 
 A file that rounds as it runs gives something else than the floats that it stands for. Where that happens, each of its
-operators is held alone: see :mod:`pipeline.graph.accuracy.own_rounding`.
+operators is held alone: see :mod:`pipeline.graph.accuracy.reading.own_rounding`.
 
 The file runs in a process of its own, which it may end. If onnxruntime does not run it, ONNX's reference evaluator has
 a try, in bounded time.
@@ -33,10 +33,10 @@ from pipeline.contracts.limits import READING_DB
 from pipeline.contracts.measures import Measured, Measuring, Subject
 from pipeline.contracts.reading import Facts, Looked, Params, ReadingResult
 from pipeline.frozen import dataclass
-from pipeline.graph.accuracy.choices import values_of
-from pipeline.graph.accuracy.measuring import measure
-from pipeline.graph.accuracy.own_rounding import hold_alone
-from pipeline.graph.accuracy.source_file import Engine, SourceFile
+from pipeline.graph.accuracy.figures.choices import values_of
+from pipeline.graph.accuracy.figures.measuring import measure
+from pipeline.graph.accuracy.reading.own_rounding import hold_alone
+from pipeline.graph.accuracy.reading.source_file import Engine, SourceFile
 from pipeline.graph.cpu import load_session
 from pipeline.graph.cpu import run as run_model
 from pipeline.graph.files.given_constants import constant_arrays

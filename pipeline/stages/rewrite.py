@@ -21,8 +21,8 @@ from pipeline.graph.files.model_file import (
     tensor_array,
 )
 from pipeline.graph.ir.index import GraphIndex
-from pipeline.graph.quantization import write_out_layers
-from pipeline.graph.quantization.input_guards import input_guards
+from pipeline.graph.quantization.calibration.input_guards import input_guards
+from pipeline.graph.quantization.passes import write_out_layers
 from pipeline.graph.rewrites import apply_all, separate_middles
 from pipeline.graph.shapes.too_many_dims import too_many_dims
 from pipeline.model import StageRequest, StageResult

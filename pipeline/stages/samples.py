@@ -16,7 +16,7 @@ from pipeline.graph.files.given_constants import constant_arrays
 from pipeline.graph.files.model_file import MODEL, load_graph
 from pipeline.graph.ir.index import GraphIndex
 from pipeline.graph.language.names import TOKENS
-from pipeline.graph.quantization.input_guards import input_guards
+from pipeline.graph.quantization.calibration.input_guards import input_guards
 from pipeline.graph.shapes.buckets import axis_lengths, smallest_bucket
 from pipeline.inputs.samples import arrays, audio, chat, function, images, record, text
 from pipeline.inputs.samples.conform import Interface

@@ -33,24 +33,24 @@ from pipeline.contracts import ingest
 from pipeline.contracts.forecast import Forecast
 from pipeline.contracts.measures import Measured, Score, Subject
 from pipeline.contracts.verify import UNMEASURED, Facts, Params
-from pipeline.graph.accuracy.accuracy import Outputs, valid_outputs
-from pipeline.graph.accuracy.choices import ChosenFrom, chosen_outputs, values_of
-from pipeline.graph.accuracy.edges import Criteria, criteria, ranges_of
-from pipeline.graph.accuracy.emulation_cost import sample_s
-from pipeline.graph.accuracy.makeup import makeup_of_outputs
-from pipeline.graph.accuracy.measuring import measure, spans_of
-from pipeline.graph.accuracy.preview import worst_sample, write_preview
-from pipeline.graph.accuracy.sample_order import sample_order
-from pipeline.graph.accuracy.subjects import choose, part_of, quiet_subjects
-from pipeline.graph.accuracy.table_rows import Rows, inputs_of_tables, rows_read
-from pipeline.graph.accuracy.whole_outputs import without_whole
+from pipeline.graph.accuracy.emulation.emulation_cost import sample_s
+from pipeline.graph.accuracy.emulation.sample_order import sample_order
+from pipeline.graph.accuracy.emulation.table_rows import Rows, inputs_of_tables, rows_read
+from pipeline.graph.accuracy.figures.accuracy import Outputs, valid_outputs
+from pipeline.graph.accuracy.figures.choices import ChosenFrom, chosen_outputs, values_of
+from pipeline.graph.accuracy.figures.edges import Criteria, criteria, ranges_of
+from pipeline.graph.accuracy.figures.measuring import measure, spans_of
+from pipeline.graph.accuracy.figures.output_structure import makeup_of_outputs
+from pipeline.graph.accuracy.figures.preview import worst_sample, write_preview
+from pipeline.graph.accuracy.figures.subjects import choose, part_of, quiet_subjects
+from pipeline.graph.accuracy.figures.whole_outputs import without_whole
 from pipeline.graph.cpu import load_session
 from pipeline.graph.cpu import run as run_model
 from pipeline.graph.files.model_file import MODEL, load_graph
 from pipeline.graph.ir.index import GraphIndex
 from pipeline.graph.ir.loudness import inputs_heard
-from pipeline.graph.quantization.forecast import forecast
-from pipeline.graph.quantization.observe import Observer, Recorder
+from pipeline.graph.quantization.calibration.observe import Observer, Recorder
+from pipeline.graph.quantization.forecast.htp_errors import forecast
 from pipeline.graph.shapes.buckets import spelled
 from pipeline.inputs.samples.held_out import HeldOut, fed, held_out, lengths_of
 from pipeline.inputs.samples.quiet import quieter

@@ -118,8 +118,8 @@ def fsck(
 
     `steps` are all steps of all configs; `models` has each config with the steps of its build.
     """
-    from pipeline.release.artifact_folders import Folder, folders
-    from pipeline.release.artifacts import of_no_config
+    from pipeline.release.artifacts.artifact_folders import Folder, folders
+    from pipeline.release.artifacts.artifacts import of_no_config
     from pipeline.release.commands import check_archives
     from pipeline.upkeep.artifact_check import check_artifacts
     from pipeline.upkeep.fsck import StoreCheck

@@ -90,7 +90,7 @@ def _compile(model: Path, target: str) -> None:
 
     from pipeline.contracts.target import HtpTarget
     from pipeline.qnn import catalog
-    from pipeline.qnn.compiler import COMPILE_OPTIONS
+    from pipeline.qnn.compiling.compiler import COMPILE_OPTIONS
     from pipeline.qnn.session import session_options
 
     with tempfile.TemporaryDirectory() as folder:

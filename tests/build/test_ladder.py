@@ -225,7 +225,7 @@ def test_encodings_that_are_too_coarse(tmp_path: Path) -> None:
 def test_a_compiler_that_computes_something_else(good: Project) -> None:
     good.write("configs/net.yaml", CONFIG + "quantization: {activations: uint16}\n")
     good.edit(
-        "pipeline/qnn/compiler.py",
+        "pipeline/qnn/compiling/compiler.py",
         '    shutil.copyfile(source.path, work / f"{source.name}.onnx")\n',
         "    from onnx import ModelProto, numpy_helper\n"
         "    proto = ModelProto.FromString(source.path.read_bytes())\n"

@@ -12,7 +12,7 @@ from pipeline.build.language_gates import bundled, conversed, missed
 from pipeline.config.thresholds import Thresholds
 from pipeline.contracts import bundle, converse
 from pipeline.contracts.language import LanguageFigures
-from pipeline.graph.accuracy.language import Divergence
+from pipeline.graph.accuracy.figures.next_tokens import Divergence
 
 GOOD = LanguageFigures(tokens=300, kl=0.01, top1=0.95, perplexity=10.1, reference=10.0)
 

@@ -13,8 +13,8 @@ import onnxruntime as ort
 import onnxruntime_qnn
 import pytest
 
-from pipeline.qnn.compile import compile_context
-from pipeline.qnn.emulate import run_context
+from pipeline.qnn.compiling.compile import compile_context
+from pipeline.qnn.running.emulate import run_context
 from pipeline.store.store import Store
 from tests.support import tiny_project
 from tests.support.build_processes import leftovers, tree

@@ -136,7 +136,7 @@ def test_only_stages_that_run_are_imported(warm: Warm) -> None:
 
 def test_a_context_is_compiled_with_what_the_template_has_imported(warm: Warm) -> None:
     warm.start(warm.request("", stage="context"))
-    code = "import sys; facts['there'] = {'pipeline.qnn.compile', 'onnxruntime_qnn'} <= set(sys.modules)"
+    code = "import sys; facts['there'] = {'pipeline.qnn.compiling.compile', 'onnxruntime_qnn'} <= set(sys.modules)"
     assert warm.run(code)[1] == {"there": True}
 
 

@@ -13,7 +13,7 @@ from pipeline.config import docs
 from pipeline.config.file_names import RESERVED
 from pipeline.config.load import load
 from pipeline.contracts.measures import Subject
-from pipeline.graph.accuracy.measuring import measure
+from pipeline.graph.accuracy.figures.measuring import measure
 from pipeline.plan.planner import plan
 from tests.support.config_mistakes import GOOD, MISTAKES, write
 from tests.support.project import ROOT

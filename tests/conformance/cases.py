@@ -12,7 +12,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto, helper, numpy_helper
 
-from pipeline.graph.quantization.ranges import Range
+from pipeline.graph.quantization.calibration.ranges import Range
 
 Arrays = Mapping[str, NDArray[Any]]
 

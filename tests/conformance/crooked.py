@@ -8,7 +8,7 @@ import numpy as np
 from onnx import ModelProto, numpy_helper
 
 from pipeline.graph.ir.index import prune
-from pipeline.graph.quantization.ranges import Range
+from pipeline.graph.quantization.calibration.ranges import Range
 from tests.conformance.cases import OPSET, Arrays, Case, single
 from tests.conformance.formats import in_format
 from tests.support.graphs import graph

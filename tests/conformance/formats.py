@@ -12,8 +12,8 @@ from onnx import ModelProto, TensorProto
 
 from pipeline.contracts.scheme import Scheme
 from pipeline.graph.cpu import unoptimized_session
+from pipeline.graph.quantization.calibration.ranges import Range
 from pipeline.graph.quantization.quantizer import quantize
-from pipeline.graph.quantization.ranges import Range
 
 Arrays = Mapping[str, NDArray[Any]]
 

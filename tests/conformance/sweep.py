@@ -17,7 +17,7 @@ from onnx import ModelProto
 
 from pipeline.errors import PipelineError
 from pipeline.graph.rewrites import apply_all
-from pipeline.qnn import admission
+from pipeline.qnn.compiling import admission
 from tests.conformance.batches import X_ELITE, OnChip, opsets, run_batch
 from tests.conformance.cases import Case
 from tests.conformance.formats import in_format

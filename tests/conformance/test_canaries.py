@@ -10,8 +10,8 @@ from onnx import ModelProto, shape_inference
 from pipeline.config.thresholds import Thresholds
 from pipeline.graph.cpu import run, unoptimized_session
 from pipeline.graph.ir.index import GraphIndex
-from pipeline.graph.quantization.forecast import forecast
-from pipeline.graph.quantization.ranges import Range
+from pipeline.graph.quantization.calibration.ranges import Range
+from pipeline.graph.quantization.forecast.htp_errors import forecast
 from pipeline.graph.rewrites import REWRITES, name_of
 from tests.conformance.finding import FORECASTS, Finding
 from tests.conformance.findings import FINDINGS

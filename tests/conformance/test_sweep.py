@@ -9,7 +9,7 @@ import pytest
 from onnx import numpy_helper
 
 from pipeline.errors import PipelineError
-from pipeline.graph.quantization.ranges import Range
+from pipeline.graph.quantization.calibration.ranges import Range
 from pipeline.qnn.child import compile_apart
 from tests.conformance import batches
 from tests.conformance.batches import run_batch

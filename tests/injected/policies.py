@@ -10,8 +10,8 @@ from pipeline.build import gates
 from pipeline.config.file import Verification
 from pipeline.config.thresholds import Thresholds
 from pipeline.contracts import emulate
-from pipeline.graph.accuracy.emulation_budget import FIRST_SHARE, is_doubtful, most_in_doubt, shares
-from pipeline.graph.accuracy.measuring import measure
+from pipeline.graph.accuracy.emulation.emulation_budget import FIRST_SHARE, is_doubtful, most_in_doubt, shares
+from pipeline.graph.accuracy.figures.measuring import measure
 from pipeline.model import Manifest
 from tests.injected.ladders import Ladder, Outputs
 

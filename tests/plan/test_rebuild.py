@@ -139,7 +139,7 @@ def test_a_changed_weight_in_external_data_is_seen(project: Project) -> None:
         ("pipeline/config/thresholds.py", "total_db: float = 20.0", "total_db: float = 19.0"),
         ("pipeline/store/durable.py", "there is no room for", "the disk is too small for"),
         ("pipeline/plain_text.py", "did you mean", "perhaps you mean"),
-        ("pipeline/qnn/readback.py", "QNN took none of the model", "QNN took nothing"),
+        ("pipeline/qnn/compiling/readback.py", "QNN took none of the model", "QNN took nothing"),
         ("pipeline/errors.py", "  {label}: ", "  {label} "),
     ],
 )
@@ -157,7 +157,7 @@ def test_docstrings_defaults_of_thresholds_and_texts_of_errors_run_nothing(
     ("module", "expected"),
     [
         ("pipeline/stages/context.py", {"context": 4}),
-        ("pipeline/qnn/compile.py", {"context": 4, "emulate": 4}),
+        ("pipeline/qnn/compiling/compile.py", {"context": 4, "emulate": 4}),
         ("pipeline/stages/verify.py", {"verify": 2}),
         ("pipeline/qnn/failures.py", {}),
         ("pipeline/tasks.py", {}),

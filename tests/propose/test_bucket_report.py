@@ -14,7 +14,7 @@ from pipeline.propose.bucket_command import _mean_bits
 from pipeline.propose.bucket_cost import ComponentCost, ShapedBucket, binary_bytes
 from pipeline.propose.bucket_report import bucket_report, suggested
 from pipeline.propose.lengths import KnownLengths, of_file
-from pipeline.qnn.pack_size import Graph
+from pipeline.qnn.compiling.pack_size import Graph
 from tests.support.project import Project
 
 

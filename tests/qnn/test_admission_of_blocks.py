@@ -9,9 +9,9 @@ from ml_dtypes import int4, uint4
 from pipeline.contracts.context import CompiledModel
 from pipeline.errors import QuantizationError
 from pipeline.graph.files.model_file import save_graph
-from pipeline.qnn import admission
-from pipeline.qnn.compile import compile_context
-from pipeline.qnn.emulate import run_context
+from pipeline.qnn.compiling import admission
+from pipeline.qnn.compiling.compile import compile_context
+from pipeline.qnn.running.emulate import run_context
 from tests.conformance.batches import X_ELITE
 from tests.support.block_models import in_blocks
 from tests.support.fresh import fresh
@@ -51,4 +51,4 @@ def test_the_chip_takes_zero_points_of_blocks_for_0(
     made = fresh(run_context, tmp_path / "out", context.context_model, X_ELITE, [{"x": X}])[0][0]
 
     off = np.abs(made - outputs(model, {"x": X})["y"]).max()
-    assert (off < 0.02) == is_right, "if it is right now: drop the refusal in pipeline/qnn/admission.py"
+    assert (off < 0.02) == is_right, "if it is right now: drop the refusal in pipeline/qnn/compiling/admission.py"

@@ -8,9 +8,9 @@ import pytest
 from pipeline.contracts.context import CompiledModel
 from pipeline.errors import ModelError
 from pipeline.graph.files.model_file import save_graph
-from pipeline.qnn import admission
-from pipeline.qnn.compile import compile_context
-from pipeline.qnn.emulate import run_context
+from pipeline.qnn.compiling import admission
+from pipeline.qnn.compiling.compile import compile_context
+from pipeline.qnn.running.emulate import run_context
 from tests.conformance.batches import X_ELITE
 from tests.conformance.cases import single
 from tests.conformance.formats import FORMATS, in_format
@@ -52,4 +52,4 @@ def test_the_chip_computes_other_numbers_in_groups(tmp_path: Path) -> None:
     made = fresh(run_context, tmp_path / "out", context.context_model, X_ELITE, [feeds])[0][0]
 
     off = np.abs(made - outputs(model, feeds)["y0"]).max()
-    assert off > 0.1, "it is right now: drop the refusal in pipeline/qnn/admission.py"
+    assert off > 0.1, "it is right now: drop the refusal in pipeline/qnn/compiling/admission.py"

@@ -15,9 +15,9 @@ from pipeline.contracts.context import CompiledModel
 from pipeline.contracts.target import HtpTarget
 from pipeline.errors import CompileError, ConfigError
 from pipeline.graph.files.model_file import load_graph
-from pipeline.qnn.emulate import can_emulate
 from pipeline.qnn.format.context_binary import parse, read_binaries
 from pipeline.qnn.format.flexible import digests, prune, read_flexible, without_timestamps
+from pipeline.qnn.running.emulate import can_emulate
 from pipeline.qnn.session import bundled_sdk
 from tests.support.contexts import edit
 from tests.support.packs import FLEXIBLE, NAME, SM8650, SM8750, X_ELITE, contents, flexible

@@ -15,10 +15,10 @@ from pipeline.contracts.target import HtpTarget
 from pipeline.contracts.values import TensorSpec
 from pipeline.errors import CompileError, ModelError
 from pipeline.graph.files.model_file import save_graph
-from pipeline.qnn.compile import compile_shared
-from pipeline.qnn.emulate import can_emulate
+from pipeline.qnn.compiling.compile import compile_shared
+from pipeline.qnn.compiling.readback import check_pack
 from pipeline.qnn.format.context_binary import read_binary
-from pipeline.qnn.readback import check_pack
+from pipeline.qnn.running.emulate import can_emulate
 from tests.support.fresh import fresh
 from tests.support.packs import SHARED, X_ELITE, contents, shared
 from tests.support.project import ROOT

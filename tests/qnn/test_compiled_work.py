@@ -14,10 +14,10 @@ from pipeline.contracts.context import CompiledModel
 from pipeline.contracts.target import HtpTarget
 from pipeline.graph.files.model_file import MODEL
 from pipeline.qnn import catalog
-from pipeline.qnn.compile import compile_context
-from pipeline.qnn.emulate import run_context
+from pipeline.qnn.compiling.compile import compile_context
 from pipeline.qnn.format.compiled_work import work_digest
 from pipeline.qnn.format.context_binary import read_binary
+from pipeline.qnn.running.emulate import run_context
 from tests.support.fresh import fresh
 from tests.support.graphs import attention, sentence
 from tests.support.stage_runs import Component

@@ -32,7 +32,7 @@ def test_memory_is_at_the_same_addresses_in_every_process() -> None:
 def test_no_thread_waits_for_one_that_could_not_be_started(error: str, comes_of_it: str) -> None:
     code = f"""
 import itertools, threading
-from pipeline.qnn.compiler_threads import compiler_threads
+from pipeline.qnn.compiling.compiler_threads import compiler_threads
 start, started = threading.Thread.start, itertools.count()
 
 def fails_at_the_eleventh(thread):

@@ -19,8 +19,8 @@ from pipeline.errors import CompileError
 from pipeline.graph.files.model_file import load_graph, save_graph, tensor_array
 from pipeline.qnn import interface
 from pipeline.qnn.child import compose_apart, write_dlc_apart
-from pipeline.qnn.compose import compose
-from pipeline.qnn.composed import check_composed, compare
+from pipeline.qnn.compiling.compose import compose
+from pipeline.qnn.compiling.composed import check_composed, compare
 from pipeline.qnn.format.context_binary import GraphInfo, read_binary
 from pipeline.qnn.libraries import sdk_library
 from pipeline.qnn.session import session_options

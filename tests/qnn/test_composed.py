@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipeline.qnn.composed import _bits
+from pipeline.qnn.compiling.composed import _bits
 
 
 @pytest.mark.parametrize("shape", [(0,), (2, 0, 3), (), (1,), (2, 3)])

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike
 
-from pipeline.qnn import hints
 from pipeline.qnn.child import compile_apart
+from pipeline.qnn.compiling import hints
 from tests.support.graphs import graph
 from tests.support.stage_runs import X_ELITE, Component
 

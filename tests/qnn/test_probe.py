@@ -13,12 +13,12 @@ from numpy.typing import ArrayLike, NDArray
 from pipeline.contracts import emulate
 from pipeline.contracts.blame import OF_INTEGERS
 from pipeline.contracts.measures import Figures
-from pipeline.graph.accuracy.blame import first_wrong
+from pipeline.graph.accuracy.blame.blame import first_wrong
 from pipeline.graph.files.model_file import MODEL, load_graph
 from pipeline.graph.quantization import quantizer
 from pipeline.model import Json, StageInput
-from pipeline.qnn import probe as module
-from pipeline.qnn.probe import probe
+from pipeline.qnn.running import probe as module
+from pipeline.qnn.running.probe import probe
 from tests.support.graphs import SPECTRUM, attention, graph, sentence
 from tests.support.stage_runs import X_ELITE, Component, run_stage
 

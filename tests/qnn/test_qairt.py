@@ -20,9 +20,9 @@ from onnx import numpy_helper
 from pipeline.contracts.target import HtpTarget
 from pipeline.errors import CompileError
 from pipeline.graph.files.model_file import load_graph
-from pipeline.graph.quantization.overrides import take_apart
+from pipeline.graph.quantization.qdq.overrides import take_apart
 from pipeline.qnn.child import run_apart
-from pipeline.qnn.qairt import compile_by_sdk
+from pipeline.qnn.compiling.qairt import compile_by_sdk
 from tests.support import qairt_sdk, tiny_project
 from tests.support.contexts import X_ELITE, build
 from tests.support.fresh import fresh

@@ -13,7 +13,7 @@ from pipeline.contracts.context import CompiledModel, PartFacts
 from pipeline.contracts.target import HtpTarget
 from pipeline.errors import CompileError
 from pipeline.graph.files.model_file import load_graph
-from pipeline.qnn.readback import OpTrace, read_context
+from pipeline.qnn.compiling.readback import OpTrace, read_context
 from tests.support.contexts import X_ELITE, build, edit
 from tests.support.tiny_models import qdq_model
 

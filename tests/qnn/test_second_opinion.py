@@ -16,11 +16,11 @@ from pipeline.contracts.context import PartFacts
 from pipeline.contracts.emulate import SecondOpinion
 from pipeline.qnn import interface
 from pipeline.qnn.child import run_apart
-from pipeline.qnn.emulate import run_context
 from pipeline.qnn.format.context_binary import read_binary
 from pipeline.qnn.format.graph_io import EdgeTensor
-from pipeline.qnn.raw import run_graph
-from pipeline.qnn.second_opinion import Arrays, second_opinion
+from pipeline.qnn.running.emulate import run_context
+from pipeline.qnn.running.raw import run_graph
+from pipeline.qnn.running.second_opinion import Arrays, second_opinion
 from tests.support.contexts import X_ELITE, build, edit
 from tests.support.fresh import fresh
 from tests.support.graphs import graph
@@ -180,5 +180,5 @@ def test_versions_of_the_interface_are_checked(core: int, minor: int, built: Pat
 
 
 def test_the_program_does_not_load_onnxruntime() -> None:
-    code = "import sys, pipeline.qnn.raw; sys.exit('onnxruntime' in sys.modules)"
+    code = "import sys, pipeline.qnn.running.raw; sys.exit('onnxruntime' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

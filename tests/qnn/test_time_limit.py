@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.qnn import emulate
-from pipeline.qnn.emulate import TimeLimit
+from pipeline.qnn.running import emulate
+from pipeline.qnn.running.emulate import TimeLimit
 
 
 class Clock:

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from numpy.typing import ArrayLike, NDArray
 
-from pipeline.graph.accuracy.accuracy import sqnr_db
+from pipeline.graph.accuracy.figures.accuracy import sqnr_db
 from pipeline.qnn.child import compile_apart, run_apart
 from tests.support.graphs import graph
 from tests.support.stage_runs import X_ELITE

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.graph.accuracy.language import Divergence
-from pipeline.release.archive import Archive
-from pipeline.release.record import RECORD, path_of
+from pipeline.graph.accuracy.figures.next_tokens import Divergence
+from pipeline.release.archives.archive import Archive
+from pipeline.release.records.record import RECORD, path_of
 from tests.chat_walk import ENGINES, NEEDS, ChatWalk
 from tests.support.language_project import CONFIG, language_project
 from tests.support.project import Project

@@ -18,9 +18,9 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from pipeline.errors import ConfigError, StoreError, VerificationError
-from pipeline.release import fsspec_destination
-from pipeline.release.destinations import FolderDestination
-from pipeline.release.hub_destination import HubDestination
+from pipeline.release.places import fsspec_destination
+from pipeline.release.places.destinations import FolderDestination
+from pipeline.release.places.hub_destination import HubDestination
 from pipeline.release.publish import publish
 from pipeline.store.shared import call_timeouts
 from pipeline.store.urls import redacted
@@ -43,7 +43,8 @@ _PUBLISH = _QUICK + (
 
 _KILLED = """
 import os, signal, sys
-from pipeline.release import destinations, publish
+from pipeline.release import publish
+from pipeline.release.places import destinations
 name, when = sys.argv[1].split()
 act = getattr(destinations, name)
 def killed(*args):

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from pipeline.errors import VerificationError
-from pipeline.release import record
-from pipeline.release.archive import Archive, Member, write_archive
-from pipeline.release.record import RECORD, path_of
-from pipeline.release.replay import replay
+from pipeline.release.archives.archive import Archive, Member, write_archive
+from pipeline.release.records import record
+from pipeline.release.records.record import RECORD, path_of
+from pipeline.release.records.replay import replay
 from tests.support import tiny_project
 from tests.support.project import Project
 from tests.support.releases import keys as new_keys
@@ -120,10 +120,10 @@ def test_another_output_than_recorded_is_refused_here_and_told_in_db_of_another_
     def noisy(*given: Any) -> Any:
         return [{name: array + np.float32(0.001) for name, array in outputs.items()} for outputs in run(*given)]
 
-    monkeypatch.setattr("pipeline.release.replay.run_recorded", noisy)
+    monkeypatch.setattr("pipeline.release.records.replay.run_recorded", noisy)
     with pytest.raises(VerificationError, match="gives something else than it was recorded to give"):
         [*replay(path_of(archive), archive)]
-    monkeypatch.setattr("pipeline.release.replay.here", lambda: {**equal, "device": "npu"})
+    monkeypatch.setattr("pipeline.release.records.replay.here", lambda: {**equal, "device": "npu"})
     first, *_ = replay(path_of(archive), archive)
     assert first.startswith("net, sm8650, 4.npy: 'y' ")
     assert first.endswith(" dB")

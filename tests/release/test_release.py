@@ -15,8 +15,8 @@ import jsonschema
 import pytest
 
 from pipeline.errors import VerificationError
-from pipeline.release.archive import Archive
-from pipeline.release.notices import notices
+from pipeline.release.archives.archive import Archive
+from pipeline.release.archives.notices import notices
 from pipeline.release.verify import verify_release
 from tests.support.project import ROOT, Project
 from tests.support.releases import keys

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import PipelineError, StoreError, VerificationError
-from pipeline.release import archive as zip_records
-from pipeline.release.archive import Archive, Member, write_archive
+from pipeline.release.archives import archive as zip_records
+from pipeline.release.archives.archive import Archive, Member, write_archive
 
 FILES = {"a.txt": b"first", "b/large.bin": bytes(range(90)), "b/empty": b"", "ü.txt": b"a name in UTF-8"}
 

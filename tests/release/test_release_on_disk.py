@@ -12,8 +12,8 @@ import pytest
 
 from pipeline.errors import StoreError
 from pipeline.plan.workspace import Workspace
-from pipeline.release import on_disk
-from pipeline.release.archive import Archive, Member
+from pipeline.release.archives import on_disk
+from pipeline.release.archives.archive import Archive, Member
 from pipeline.store.store import DamagedError
 from tests.support.project import ROOT
 from tests.support.releases import release
@@ -85,7 +85,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next_build(workspace: Work
     os.mkfifo(tmp_path / "fifo")
     code = (
         "import sys; from pathlib import Path\n"
-        "from pipeline.release import on_disk; from pipeline.release.archive import Member\n"
+        "from pipeline.release.archives import on_disk; from pipeline.release.archives.archive import Member\n"
         "from pipeline.plan.workspace import Workspace\n"
         "workspace, path = Workspace.at(Path(sys.argv[1]), {}), Path(sys.argv[2])\n"
         "members = {'a': Member.of(b'a' * 100_000), 'b': Member('0' * 64, 9, Path(sys.argv[3]))}\n"

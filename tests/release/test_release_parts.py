@@ -16,12 +16,14 @@ from pipeline.contracts.values import TensorSpec
 from pipeline.errors import ConfigError, StoreError, VerificationError
 from pipeline.model import Json
 from pipeline.plan.workspace import Workspace
-from pipeline.release import commands, provenance, skipped
-from pipeline.release.archive import Member
-from pipeline.release.index import Dim
-from pipeline.release.input_domains import with_domains
-from pipeline.release.notices import notices
-from pipeline.release.sbom import sbom
+from pipeline.release import commands
+from pipeline.release.archives import provenance
+from pipeline.release.archives.archive import Member
+from pipeline.release.archives.index import Dim
+from pipeline.release.archives.input_domains import with_domains
+from pipeline.release.archives.notices import notices
+from pipeline.release.archives.sbom import sbom
+from pipeline.release.artifacts import skipped
 from tests.support.releases import index_of, payload
 
 ONE = [{"sequence": 32}]

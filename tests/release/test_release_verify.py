@@ -14,8 +14,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from pipeline.errors import ConfigError, VerificationError
-from pipeline.release import index, signing, signing_key
-from pipeline.release.archive import Archive, Member, write_archive
+from pipeline.release import signing, signing_key
+from pipeline.release.archives import index
+from pipeline.release.archives.archive import Archive, Member, write_archive
 from pipeline.release.verify import main, verify_release
 from tests.support.project import ROOT
 from tests.support.releases import BINARY, MODEL, Change, keys, payload, release

@@ -14,8 +14,8 @@ from onnx import ModelProto
 
 from pipeline.errors import CalibrationError
 from pipeline.graph.files.model_file import load_graph
-from pipeline.graph.quantization import observe
-from pipeline.graph.quantization.ranges import Range, read_ranges
+from pipeline.graph.quantization.calibration import observe
+from pipeline.graph.quantization.calibration.ranges import Range, read_ranges
 from pipeline.model import Json, StageInput
 from tests.support.graphs import attention, constant, graph, outputs, sentence
 from tests.support.sentences import BUCKETS

@@ -19,10 +19,10 @@ from pipeline.contracts.target import HtpTarget
 from pipeline.errors import CompileError, ModelError, PipelineError, QuantizationError, VerificationError
 from pipeline.graph.files.model_file import load_graph, save_graph, tensor_array
 from pipeline.model import Json
-from pipeline.qnn import admission
-from pipeline.qnn.compile import compile_context
-from pipeline.qnn.emulate import run_context
+from pipeline.qnn.compiling import admission
+from pipeline.qnn.compiling.compile import compile_context
 from pipeline.qnn.format.context_binary import read_binary
+from pipeline.qnn.running.emulate import run_context
 from pipeline.qnn.session import TESTED, bundled_sdk, check_versions
 from tests.support.contexts import X_ELITE, build, edit
 from tests.support.fresh import fresh

@@ -12,9 +12,9 @@ import pytest
 from numpy.typing import NDArray
 
 from pipeline.graph.cpu import Arrays
-from pipeline.graph.quantization import weight_inputs
-from pipeline.graph.quantization.correlations import Correlation, Correlations
-from pipeline.graph.quantization.weight_inputs import RowProducts, WeightInputs
+from pipeline.graph.quantization.weights import weight_inputs
+from pipeline.graph.quantization.weights.correlations import Correlation, Correlations
+from pipeline.graph.quantization.weights.weight_inputs import RowProducts, WeightInputs
 from pipeline.model import StageInput
 from pipeline.stages import correlate
 from tests.support.fresh import fresh
@@ -134,7 +134,7 @@ def test_padding_that_is_told_from_other_lengths_is_what_would_be_found(
     monkeypatch.setattr(WeightInputs, "_run", counted)
     told = component.correlate(calls)
     with monkeypatch.context() as patched:
-        patched.setattr("pipeline.graph.quantization.own_rows._ENOUGH", 99)
+        patched.setattr("pipeline.graph.quantization.weights.valid_rows._ENOUGH", 99)
         few = len(runs)
         looked_for = component.correlate(calls)
 
@@ -160,14 +160,14 @@ def test_rows_of_padding_are_not_multiplied(tmp_path: Path, monkeypatch: pytest.
     # Each of three lengths is looked at, the first by each input alone, too; what was seen or told is known then.
     assert taken == [12, 12, 12, 12, 12, 12, 12, 4, 8]
 
-    monkeypatch.setattr("pipeline.graph.quantization.weight_inputs.choose_rows", lambda *given: RowProducts({}))
+    monkeypatch.setattr("pipeline.graph.quantization.weights.weight_inputs.choose_rows", lambda *given: RowProducts({}))
     assert component.correlate(calls).files == some.files
 
 
 def test_weights_that_are_widened_in_every_run_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     component = Component(tmp_path, attention(), {"8": {"sequence": 8}})
     once = component.correlate(CALLS)
-    monkeypatch.setattr("pipeline.graph.quantization.weight_inputs._WIDENED_BYTES", 0)
+    monkeypatch.setattr("pipeline.graph.quantization.weights.weight_inputs._WIDENED_BYTES", 0)
 
     assert component.correlate(CALLS).files == once.files
 

@@ -16,9 +16,9 @@ from pipeline.errors import VerificationError
 from pipeline.model import StageInput
 from pipeline.processes import forked
 from pipeline.processes.memory import STEP_VARIABLE
-from pipeline.qnn import rounds
-from pipeline.qnn.compile import compile_shared
-from pipeline.qnn.emulate import can_emulate
+from pipeline.qnn.compiling.compile import compile_shared
+from pipeline.qnn.running import rounds
+from pipeline.qnn.running.emulate import can_emulate
 from tests.support.figures import db
 from tests.support.fresh import fresh
 from tests.support.sentences import BUCKETS, CALLS

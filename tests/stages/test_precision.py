@@ -14,10 +14,10 @@ import yaml
 from pipeline.contracts.precision import Found
 from pipeline.contracts.scheme import Rule, Scheme
 from pipeline.contracts.target import HtpTarget
-from pipeline.graph.accuracy.sensitivity import REFERENCE
+from pipeline.graph.accuracy.search.sensitivity import REFERENCE
 from pipeline.graph.files.model_file import load_graph
+from pipeline.graph.quantization.calibration.ranges import read_ranges
 from pipeline.graph.quantization.quantizer import quantize
-from pipeline.graph.quantization.ranges import read_ranges
 from pipeline.model import StageInput
 from tests.support.graphs import attention, graph, sentence
 from tests.support.precision_runs import SENSITIVE, frames, outlier, search

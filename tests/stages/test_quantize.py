@@ -20,11 +20,11 @@ from pipeline.errors import QuantizationError
 from pipeline.graph.files.blob_writer import BlobWriter
 from pipeline.graph.files.model_file import load_graph, set_external, tensor_array
 from pipeline.graph.ir.index import GraphIndex
-from pipeline.graph.quantization.constant_store import EncodedConstant, InBlobs, SharedConstants
-from pipeline.graph.quantization.observe import Observer
+from pipeline.graph.quantization.calibration.observe import Observer
+from pipeline.graph.quantization.calibration.ranges import Range, read_ranges, write_ranges
 from pipeline.graph.quantization.quantizer import float_nodes, quantize
-from pipeline.graph.quantization.ranges import Range, read_ranges, write_ranges
-from pipeline.graph.quantization.weight_encodings import Integers
+from pipeline.graph.quantization.weights.constant_store import EncodedConstant, InBlobs, SharedConstants
+from pipeline.graph.quantization.weights.weight_encodings import Integers
 from pipeline.model import StageInput
 from tests.support.figures import array_db
 from tests.support.graphs import attention, graph, operators, outputs, save

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pipeline.contracts.verify import UNMEASURED, Facts
 from pipeline.errors import ConfigError, VerificationError
-from pipeline.graph.accuracy.accuracy import Accuracy
+from pipeline.graph.accuracy.figures.accuracy import Accuracy
 from pipeline.ladder import EXACT_DB
 from pipeline.model import Json, StageInput
 from tests.support.figures import db

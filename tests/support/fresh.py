@@ -37,5 +37,5 @@ def _context() -> BaseContext:
     if "forkserver" not in multiprocessing.get_all_start_methods():  # Windows
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["pipeline.stages.context", "pipeline.qnn.emulate"])
+    context.set_forkserver_preload(["pipeline.stages.context", "pipeline.qnn.running.emulate"])
     return context

@@ -16,8 +16,8 @@ from pipeline.contracts.target import HtpTarget
 from pipeline.graph.cpu import load_session, run
 from pipeline.graph.files.model_file import MODEL, load_graph
 from pipeline.model import StageInput
-from pipeline.qnn.compile import compile_context
-from pipeline.qnn.emulate import run_context
+from pipeline.qnn.compiling.compile import compile_context
+from pipeline.qnn.running.emulate import run_context
 from tests.support.fresh import fresh
 from tests.support.stage_runs import Component
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pipeline.contracts.context import CompiledModel
 from pipeline.contracts.target import HtpTarget
-from pipeline.qnn.compile import compile_flexible, compile_shared
+from pipeline.qnn.compiling.compile import compile_flexible, compile_shared
 from tests.support.fresh import fresh
 
 X_ELITE = HtpTarget(60, 73, 8)

@@ -11,8 +11,9 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from pipeline.release import index, provenance, signing, signing_key
-from pipeline.release.archive import Member, write_archive
+from pipeline.release import signing, signing_key
+from pipeline.release.archives import index, provenance
+from pipeline.release.archives.archive import Member, write_archive
 
 COMPATIBILITY = "v2:6:2.51.0:5.51.0:75:57:8:0"
 MODEL, BINARY = "contexts/sm8650/encoder_16_ctx.onnx", "contexts/sm8650/encoder_16_ctx_qnn.bin"

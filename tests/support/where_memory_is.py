@@ -10,7 +10,7 @@ import mmap
 import os
 import sys
 
-from pipeline.qnn.compiler_threads import compiler_threads
+from pipeline.qnn.compiling.compiler_threads import compiler_threads
 
 
 def _found() -> list[str]:

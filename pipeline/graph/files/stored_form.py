@@ -3,7 +3,7 @@
 An initializer of a graph of ours may say, beside location, offset and length of its external data, in which `form` the
 bytes are. It is float32 for whoever reads it, a piece or a tensor at a time; the store has the source's bytes, once.
 onnxruntime knows no such entry: sessions and compilers are handed the numbers (:mod:`pipeline.graph.cpu`,
-:mod:`pipeline.qnn.compiler`). A source may not have it: :mod:`pipeline.graph.files.admission` refuses it.
+:mod:`pipeline.qnn.compiling.compiler`). A source may not have it: :mod:`pipeline.graph.files.admission` refuses it.
 """
 
 from __future__ import annotations

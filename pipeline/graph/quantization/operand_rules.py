@@ -21,7 +21,7 @@ from pipeline.graph.ir.attributes import integer
 from pipeline.graph.ir.index import GraphIndex, is_op
 from pipeline.graph.ir.pads import pad_mode
 from pipeline.graph.ir.traverse import input_at
-from pipeline.graph.quantization.ranges import Range
+from pipeline.graph.quantization.calibration.ranges import Range
 
 
 class Role(Enum):

@@ -26,26 +26,26 @@ from pipeline.errors import QuantizationError
 from pipeline.graph.ir.index import FLOATS, GraphIndex, element_type, is_float, is_op, prune, sort_nodes
 from pipeline.graph.ir.inference import shape_of
 from pipeline.graph.ir.traverse import label
-from pipeline.graph.quantization.assignment import FLOAT, Assignment
+from pipeline.graph.quantization.bounds.headroom import with_headroom, with_padding
+from pipeline.graph.quantization.bounds.whole_numbers import held_exactly
+from pipeline.graph.quantization.calibration.input_guards import rule_for_guards
+from pipeline.graph.quantization.calibration.ranges import Range, Ranges
 from pipeline.graph.quantization.chip_limits import ROWS_MISPLACED
-from pipeline.graph.quantization.clamps import drop_clamps, hold_clamps
-from pipeline.graph.quantization.constant_encodings import ConstantEncodings
-from pipeline.graph.quantization.constant_store import ConstantStore, InModel
-from pipeline.graph.quantization.correlations import Correlations
-from pipeline.graph.quantization.headroom import with_headroom, with_padding
-from pipeline.graph.quantization.input_guards import rule_for_guards
 from pipeline.graph.quantization.operand_rules import PRODUCTS, Operand, operands
-from pipeline.graph.quantization.packed_tables import look_up
-from pipeline.graph.quantization.prepare_casts import prepare_casts
-from pipeline.graph.quantization.qdq import Q_OPS, QUANTIZER_INPUT
-from pipeline.graph.quantization.qdq_nodes import QdqNodes
-from pipeline.graph.quantization.raise_divisors import raise_divisors
-from pipeline.graph.quantization.raise_floors import raise_floors
-from pipeline.graph.quantization.ranges import Range, Ranges
-from pipeline.graph.quantization.rule_checks import check_rules
-from pipeline.graph.quantization.shrink_streams import shrink_streams
-from pipeline.graph.quantization.value_encodings import ValueEncodings
-from pipeline.graph.quantization.whole_numbers import held_exactly
+from pipeline.graph.quantization.passes.prepare_casts import prepare_casts
+from pipeline.graph.quantization.passes.raise_divisors import raise_divisors
+from pipeline.graph.quantization.passes.raise_floors import raise_floors
+from pipeline.graph.quantization.passes.shrink_streams import shrink_streams
+from pipeline.graph.quantization.qdq.assignment import FLOAT, Assignment
+from pipeline.graph.quantization.qdq.clamps import drop_clamps, hold_clamps
+from pipeline.graph.quantization.qdq.constant_encodings import ConstantEncodings
+from pipeline.graph.quantization.qdq.packed_tables import look_up
+from pipeline.graph.quantization.qdq.qdq_model import Q_OPS, QUANTIZER_INPUT
+from pipeline.graph.quantization.qdq.qdq_nodes import QdqNodes
+from pipeline.graph.quantization.qdq.rule_checks import check_rules
+from pipeline.graph.quantization.qdq.value_encodings import ValueEncodings
+from pipeline.graph.quantization.weights.constant_store import ConstantStore, InModel
+from pipeline.graph.quantization.weights.correlations import Correlations
 from pipeline.progress import counted
 
 _IN_MODEL = InModel()

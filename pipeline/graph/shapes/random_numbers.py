@@ -13,7 +13,7 @@ from pipeline.errors import ModelError
 from pipeline.graph.ir.index import is_op
 from pipeline.graph.ir.inference import is_static, shape_of
 from pipeline.graph.ir.traverse import label
-from pipeline.graph.shapes.ends import ends_before
+from pipeline.graph.shapes.cut_points import ends_before
 from pipeline.graph.shapes.folding import RANDOM
 from pipeline.plain_text import cutting, quoted
 

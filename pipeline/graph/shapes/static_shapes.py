@@ -44,6 +44,7 @@ from pipeline.graph.ir.moves import VIEWS
 from pipeline.graph.ir.traverse import DEFAULT_DOMAINS, all_names, input_at, live_nodes, reads
 from pipeline.graph.shapes import shape_errors
 from pipeline.graph.shapes.axes import DimError, dim_size, fix_inputs
+from pipeline.graph.shapes.cut_points import begins_behind, ends_before
 from pipeline.graph.shapes.empty_values import (
     check_no_empties,
     check_output,
@@ -51,7 +52,6 @@ from pipeline.graph.shapes.empty_values import (
     leave_out_empties,
     leave_out_empty_parts,
 )
-from pipeline.graph.shapes.ends import begins_behind, ends_before
 from pipeline.graph.shapes.folding import Constants, type_bytes
 from pipeline.graph.shapes.guarding import Guards
 from pipeline.graph.shapes.lists import Lists

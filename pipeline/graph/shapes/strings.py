@@ -9,7 +9,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, shape_infer
 from pipeline.errors import ModelError
 from pipeline.graph.ir.inference import REFUSALS
 from pipeline.graph.ir.traverse import label, reads
-from pipeline.graph.shapes.ends import ends_before
+from pipeline.graph.shapes.cut_points import ends_before
 from pipeline.plain_text import cutting
 
 _STRINGS = TensorProto.STRING

@@ -10,7 +10,7 @@ from pipeline.graph.ir.index import is_op
 from pipeline.graph.ir.inference import Types, shape_of, spell
 from pipeline.graph.ir.moves import VIEWS
 from pipeline.graph.ir.traverse import label, reads
-from pipeline.graph.shapes.ends import ends_before
+from pipeline.graph.shapes.cut_points import ends_before
 
 
 def too_many_dims(model: ModelProto) -> TooManyDims | None:

@@ -24,7 +24,7 @@ class Reference:
     """The valid outputs for one sample, by name: of the original (`truth`), and of the model to compile (`above`).
 
     `chosen_from` has the values from which ArgMax outputs are chosen, as
-    :func:`pipeline.graph.accuracy.choices.values_of` gives them.
+    :func:`pipeline.graph.accuracy.figures.choices.values_of` gives them.
     """
 
     truth: Values

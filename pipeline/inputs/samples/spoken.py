@@ -13,7 +13,7 @@ from pipeline.contracts import converse, quantize
 from pipeline.contracts.language import Edges, LanguageFacts, Lengths
 from pipeline.contracts.measures import Measuring
 from pipeline.contracts.verify import UNMEASURED, Facts
-from pipeline.graph.accuracy.language import Divergence
+from pipeline.graph.accuracy.figures.next_tokens import Divergence
 from pipeline.graph.cpu import load_session, run
 from pipeline.graph.files.model_file import MODEL
 from pipeline.graph.language.host_table import rows_of

@@ -84,8 +84,8 @@ def _asked_api() -> tuple[int, int]:
 
 def _compile(folder: Path, soc_model: int, htp_arch: int, part: Callable[[str, object], None]) -> None:
     from pipeline.contracts.target import HtpTarget
-    from pipeline.qnn.compiler import Source, run_compiler
-    from pipeline.qnn.readback import read_context
+    from pipeline.qnn.compiling.compiler import Source, run_compiler
+    from pipeline.qnn.compiling.readback import read_context
 
     target = HtpTarget(soc_model, htp_arch)
     source = Source(NAME, _write_model(folder), [target])
@@ -104,7 +104,7 @@ def _emulate(folder: Path, soc_model: int, htp_arch: int, part: Callable[[str, o
     import numpy as np
 
     from pipeline.contracts.target import HtpTarget
-    from pipeline.qnn.emulate import run_context
+    from pipeline.qnn.running.emulate import run_context
 
     x = np.linspace(-1, 1, WIDTH * WIDTH, dtype=np.float32).reshape(1, WIDTH, WIDTH)
     model = f"{NAME}_ctx.onnx"

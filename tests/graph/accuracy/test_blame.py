@@ -14,12 +14,12 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto, numpy_helper
 
-from pipeline.graph.accuracy import trace, value_errors
-from pipeline.graph.accuracy.blame import Row, compare_values, first_wrong, ranked
-from pipeline.graph.accuracy.quantization_blame import quantized_values
-from pipeline.graph.accuracy.trace import TracedModel, View
+from pipeline.graph.accuracy.blame.blame import Row, compare_values, first_wrong, ranked
+from pipeline.graph.accuracy.blame.quantization_blame import quantized_values
+from pipeline.graph.accuracy.figures import trace, value_errors
+from pipeline.graph.accuracy.figures.trace import TracedModel, View
 from pipeline.graph.files.model_file import MODEL
-from pipeline.graph.quantization.ranges import read_ranges
+from pipeline.graph.quantization.calibration.ranges import read_ranges
 from pipeline.ladder import EXACT_DB
 from pipeline.model import StageInput
 from tests.support.contexts import edit

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.graph.accuracy.choices import ChosenFrom, as_good, chosen_outputs
-from pipeline.graph.accuracy.measuring import measure
-from pipeline.graph.accuracy.subjects import choose
+from pipeline.graph.accuracy.figures.choices import ChosenFrom, as_good, chosen_outputs
+from pipeline.graph.accuracy.figures.measuring import measure
+from pipeline.graph.accuracy.figures.subjects import choose
 from pipeline.graph.ir.index import GraphIndex
 from pipeline.ladder import EXACT_DB
 from tests.support.graphs import graph

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from pipeline.config.thresholds import Thresholds
 from pipeline.contracts.measures import Agreement, Figures, Subject
-from pipeline.graph.accuracy.decisions import choice_axis, expected_share
-from pipeline.graph.accuracy.makeup import Makeup
-from pipeline.graph.accuracy.measuring import measure
-from pipeline.graph.accuracy.subjects import choose
+from pipeline.graph.accuracy.figures.decisions import choice_axis, expected_share
+from pipeline.graph.accuracy.figures.measuring import measure
+from pipeline.graph.accuracy.figures.output_structure import Makeup
+from pipeline.graph.accuracy.figures.subjects import choose
 from pipeline.graph.accuracy.verdict import TOTAL, shortfalls
 
 NUMBERS = np.random.default_rng(3)

@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto, save, shape_inference
 
-from pipeline.graph.accuracy.edges import EDGE, EXTREME, ZERO, around_zero, criteria, margins
-from pipeline.graph.accuracy.sample_order import by_new_rows, sample_order, spread
-from pipeline.graph.quantization.observe import Observer
+from pipeline.graph.accuracy.emulation.sample_order import by_new_rows, sample_order, spread
+from pipeline.graph.accuracy.figures.edges import EDGE, EXTREME, ZERO, around_zero, criteria, margins
+from pipeline.graph.quantization.calibration.observe import Observer
 from tests.support.graphs import graph
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.contracts.measures import Figures, Outlier
 from pipeline.contracts.verify import UNMEASURED, Basis
-from pipeline.graph.accuracy.emulation_budget import SMALL_S, is_doubtful, most_in_doubt, shares
+from pipeline.graph.accuracy.emulation.emulation_budget import SMALL_S, is_doubtful, most_in_doubt, shares
 
 
 def bucket(sample_s: float, samples: int = 16) -> Basis:

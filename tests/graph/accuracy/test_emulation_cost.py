@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.graph.accuracy.emulation_cost import sample_s
+from pipeline.graph.accuracy.emulation.emulation_cost import sample_s
 from pipeline.graph.files.model_file import MODEL, load_graph
 from tests.emulation_cost import rows
 from tests.support.graphs import attention, graph, sentence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipeline.graph.accuracy.decisions import FEWEST, expected_share
+from pipeline.graph.accuracy.figures.decisions import FEWEST, expected_share
 
 NUMBERS = np.random.default_rng(5)
 CLEAR = 0.2

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.graph.accuracy.input_rounding import left_at_the_edge_db, lost_by_inputs
+from pipeline.graph.accuracy.reading.input_rounding import left_at_the_edge_db, lost_by_inputs
 from pipeline.graph.files.model_file import save_graph
 from tests.support.graphs import graph, outputs
 

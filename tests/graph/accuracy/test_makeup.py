@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from onnx import shape_inference
 
-from pipeline.graph.accuracy.makeup import NOTHING_KNOWN, Makeup, Part, makeup_of_outputs
+from pipeline.graph.accuracy.figures.output_structure import NOTHING_KNOWN, Makeup, Part, makeup_of_outputs
 from pipeline.graph.ir.index import GraphIndex
 from tests.support.graphs import graph
 

@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto, numpy_helper
 
-from pipeline.graph.accuracy.own_rounding import hold_alone
-from pipeline.graph.accuracy.source_file import SourceFile
+from pipeline.graph.accuracy.reading.own_rounding import hold_alone
+from pipeline.graph.accuracy.reading.source_file import SourceFile
 from pipeline.graph.files.model_file import MODEL
 from pipeline.graph.floats.rewriting import Replacing
 from tests.support.quantized_files import BIASED, BIASED_CONV, CASES, FIXED, INPUTS, ROUNDED, RUN_TIME, WHOLE, quantized

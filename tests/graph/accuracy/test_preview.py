@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pipeline.contracts.measures import Figures
 from pipeline.contracts.preview import PREVIEW, Preview
-from pipeline.graph.accuracy.preview import worst_sample, write_preview
+from pipeline.graph.accuracy.figures.preview import worst_sample, write_preview
 
 _Array = NDArray[Any]
 

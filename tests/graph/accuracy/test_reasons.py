@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipeline.graph.accuracy.reasons import Evidence, explain
-from pipeline.graph.accuracy.value_errors import ValueSums
-from pipeline.graph.quantization.qdq import Encoding
-from pipeline.graph.quantization.ranges import MIN_WIDTH, Range
+from pipeline.graph.accuracy.blame.reasons import Evidence, explain
+from pipeline.graph.accuracy.figures.value_errors import ValueSums
+from pipeline.graph.quantization.calibration.ranges import MIN_WIDTH, Range
+from pipeline.graph.quantization.qdq.qdq_model import Encoding
 from pipeline.ladder import EXACT_DB
 
 BYTES = Encoding("uint8", 0.1, 128)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import yaml
 
 from pipeline.contracts.scheme import Rule, Scheme
-from pipeline.graph.accuracy.scheme_yaml import globs
+from pipeline.graph.accuracy.search.scheme_yaml import globs
 from pipeline.graph.quantization.scheme_text import as_yaml
 
 LAYERS = [f"/layer.{number}/{part}" for number in range(3) for part in ("attention/Add", "mlp/MatMul", "mlp/Add")]

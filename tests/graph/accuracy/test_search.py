@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from pipeline.graph.accuracy.search import Emulation, Search, SearchLimits, Trial
-from pipeline.graph.accuracy.sensitivity import Choice
+from pipeline.graph.accuracy.search.search import Emulation, Search, SearchLimits, Trial
+from pipeline.graph.accuracy.search.sensitivity import Choice
 
 CANDIDATES = [Choice(low=frozenset(range(number))) for number in range(20, -1, -1)]
 """From 20 groups of 8 bits to none."""

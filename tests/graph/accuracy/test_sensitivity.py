@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pipeline.graph.accuracy.candidates import Candidates, in_float, settled
-from pipeline.graph.accuracy.pricing import Pricing
-from pipeline.graph.accuracy.scheme_yaml import label, scheme_of
-from pipeline.graph.accuracy.sensitivity import Choice, Feed, Sensitivity, Trials, groups, load_trials
+from pipeline.graph.accuracy.search.candidates import Candidates, in_float, settled
+from pipeline.graph.accuracy.search.pricing import Pricing
+from pipeline.graph.accuracy.search.scheme_yaml import label, scheme_of
+from pipeline.graph.accuracy.search.sensitivity import Choice, Feed, Sensitivity, Trials, groups, load_trials
 from pipeline.graph.cpu import load_session, run
 from pipeline.graph.files.model_file import load_graph
 from pipeline.graph.ir.index import GraphIndex
-from pipeline.graph.quantization.packed_tables import PackedTable
+from pipeline.graph.quantization.calibration.ranges import read_ranges
+from pipeline.graph.quantization.qdq.packed_tables import PackedTable
+from pipeline.graph.quantization.qdq.rounding import Encoded
 from pipeline.graph.quantization.quantizer import quantize
-from pipeline.graph.quantization.ranges import read_ranges
-from pipeline.graph.quantization.rounding import Encoded
 from tests.support.graphs import attention, graph, save, sentence
 from tests.support.precision_runs import SENSITIVE, frames, outlier
 from tests.support.stage_runs import Component

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from pipeline.graph.accuracy.slices import PATTERN, parse_slice, parts_of, spelled
+from pipeline.graph.accuracy.figures.slices import PATTERN, parse_slice, parts_of, spelled
 
 ARRAY = np.arange(2 * 6 * 5).reshape(2, 6, 5)
 

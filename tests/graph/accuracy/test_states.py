@@ -10,9 +10,9 @@ from onnx import shape_inference
 
 from pipeline.config.thresholds import Thresholds
 from pipeline.contracts.measures import Figures, Subject
-from pipeline.graph.accuracy.makeup import Makeup, Part
-from pipeline.graph.accuracy.states import state_outputs
-from pipeline.graph.accuracy.subjects import choose
+from pipeline.graph.accuracy.figures.output_structure import Makeup, Part
+from pipeline.graph.accuracy.figures.state_outputs import state_outputs
+from pipeline.graph.accuracy.figures.subjects import choose
 from pipeline.graph.accuracy.verdict import TOTAL, shortfalls
 from pipeline.graph.ir.index import GraphIndex
 from tests.support.graphs import graph

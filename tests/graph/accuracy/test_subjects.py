@@ -10,9 +10,9 @@ import pytest
 
 from pipeline.contracts.measures import Declared, Figures, Subject
 from pipeline.errors import ConfigError
-from pipeline.graph.accuracy.makeup import Makeup, Part
-from pipeline.graph.accuracy.measuring import measure, spans_of
-from pipeline.graph.accuracy.subjects import choose, part_of
+from pipeline.graph.accuracy.figures.measuring import measure, spans_of
+from pipeline.graph.accuracy.figures.output_structure import Makeup, Part
+from pipeline.graph.accuracy.figures.subjects import choose, part_of
 from pipeline.ladder import EXACT_DB
 from tests.support.figures import db
 

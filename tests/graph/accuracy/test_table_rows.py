@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from pipeline.contracts.measures import Figures
-from pipeline.graph.accuracy.sample_order import by_new_rows
-from pipeline.graph.accuracy.table_rows import inputs_of_tables, rows_read
+from pipeline.graph.accuracy.emulation.sample_order import by_new_rows
+from pipeline.graph.accuracy.emulation.table_rows import inputs_of_tables, rows_read
 from pipeline.graph.ir.index import GraphIndex
 from pipeline.stages.verify import _order
 from tests.support.graphs import graph

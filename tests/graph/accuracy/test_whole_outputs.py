@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike, NDArray
 
-from pipeline.graph.accuracy.makeup import makeup_of_outputs
-from pipeline.graph.accuracy.measuring import measure
-from pipeline.graph.accuracy.subjects import choose
-from pipeline.graph.accuracy.whole_outputs import without_whole
+from pipeline.graph.accuracy.figures.measuring import measure
+from pipeline.graph.accuracy.figures.output_structure import makeup_of_outputs
+from pipeline.graph.accuracy.figures.subjects import choose
+from pipeline.graph.accuracy.figures.whole_outputs import without_whole
 from pipeline.graph.ir.index import GraphIndex
 from tests.support.graphs import graph, save
 

@@ -26,7 +26,7 @@ from pipeline.graph.files.model_file import (
     tensor_array,
 )
 from pipeline.model import FileEntry, StageRequest, StageResult
-from pipeline.qnn.compile import compile_context
+from pipeline.qnn.compiling.compile import compile_context
 from pipeline.stages import ingest
 from tests.support import graphs, tiny_models
 from tests.support.fresh import fresh

@@ -12,8 +12,8 @@ from pipeline.errors import ModelError
 from pipeline.graph.files.blob_writer import BlobWriter
 from pipeline.graph.files.model_file import ALIGNMENT, tensor_array, tensor_pieces
 from pipeline.graph.ir.tensor_chunks import Pieces
-from pipeline.graph.quantization.ranges import Range
-from pipeline.graph.quantization.weight_encodings import asymmetric, symmetric
+from pipeline.graph.quantization.calibration.ranges import Range
+from pipeline.graph.quantization.weights.weight_encodings import asymmetric, symmetric
 from tests.support.sources import numbers
 
 LARGE = numbers(700, 1000)  # more than one piece

@@ -14,12 +14,12 @@ from onnx import NodeProto, TensorProto
 
 from pipeline.contracts.scheme import Rule, Scheme
 from pipeline.errors import QuantizationError
-from pipeline.graph.accuracy.emulation_cost import run_s, sample_s
+from pipeline.graph.accuracy.emulation.emulation_cost import run_s, sample_s
 from pipeline.graph.cpu import load_session, run
 from pipeline.graph.files.model_file import load_graph
 from pipeline.graph.ir.index import GraphIndex, opset
-from pipeline.graph.quantization.qdq import dequantized_constant, is_dequantized_constant
-from pipeline.graph.quantization.weights_by_channel import count_in_blocks, write_by_channel
+from pipeline.graph.quantization.qdq.qdq_model import dequantized_constant, is_dequantized_constant
+from pipeline.graph.quantization.qdq.weights_by_channel import count_in_blocks, write_by_channel
 from pipeline.model import StageInput
 from tests.support.graphs import graph
 from tests.support.sentences import BUCKETS, CALLS

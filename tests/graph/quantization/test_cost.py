@@ -10,7 +10,7 @@ from onnx.shape_inference import infer_shapes
 
 from pipeline.contracts.cost import CostFacts
 from pipeline.graph.files.model_file import load_graph
-from pipeline.graph.quantization.cost import count, origins
+from pipeline.graph.quantization.compiled_cost import count, origins
 from pipeline.qnn.format.schematic import Traffic, read_traffic
 from pipeline.qnn.peaks import PEAKS, bound
 from tests.support.graphs import graph

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pipeline.graph.cpu import run, unoptimized_session
 from pipeline.graph.ir.index import GraphIndex
-from pipeline.graph.quantization.double_pass import Wide, in_double, widened_once
+from pipeline.graph.quantization.calibration.double_pass import Wide, in_double, widened_once
 from tests.support.graphs import graph
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -101,7 +101,7 @@ def test_rms_norm(axis: int, size: tuple[int, ...], kind: str, opset: int) -> No
 
 
 def test_a_large_conv_is_added_up_place_by_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.graph.quantization.double_windows._ELEMENTS_AT_ONCE", 1)
+    monkeypatch.setattr("pipeline.graph.quantization.calibration.double_windows._ELEMENTS_AT_ONCE", 1)
     text = PICTURE.format("1, 8, 7, 8", "Conv <dilations = [2, 1], group = 2> (x, g, b)")
     single, double = both(text, WEIGHTS, {"x": drawn(1, 6, 11, 9)})
     assert np.abs(double - single).max() < 2e-6 * np.abs(single).max()

@@ -14,8 +14,8 @@ from pipeline.contracts.forecast import Forecast, harmful
 from pipeline.contracts.scheme import Rule
 from pipeline.graph.files.model_file import MODEL, load_graph
 from pipeline.graph.ir.index import GraphIndex
-from pipeline.graph.quantization.forecast import forecast
-from pipeline.graph.quantization.ranges import Range, Ranges, read_integers, read_ranges
+from pipeline.graph.quantization.calibration.ranges import Range, Ranges, read_integers, read_ranges
+from pipeline.graph.quantization.forecast.htp_errors import forecast
 from tests.support.graphs import graph
 from tests.support.on_htp import on_chip, on_cpu, sqnr_db, without_rewrites
 

@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from pipeline.graph.ir.index import GraphIndex
-from pipeline.graph.quantization.grown_means import grown_means
-from pipeline.graph.quantization.ranges import Range
+from pipeline.graph.quantization.bounds.grown_means import grown_means
+from pipeline.graph.quantization.calibration.ranges import Range
 from tests.support.graphs import graph
 from tests.support.on_htp import on_chip, on_cpu, sqnr_db, with_rewrites
 from tests.support.stage_runs import Component

@@ -7,8 +7,8 @@ import pytest
 
 from pipeline.graph.cpu import load_session, run
 from pipeline.graph.ir.index import GraphIndex
-from pipeline.graph.quantization.headroom import with_headroom
-from pipeline.graph.quantization.ranges import Range, Ranges, range_at
+from pipeline.graph.quantization.bounds.headroom import with_headroom
+from pipeline.graph.quantization.calibration.ranges import Range, Ranges, range_at
 from tests.support.graphs import graph
 from tests.support.stage_runs import Component
 

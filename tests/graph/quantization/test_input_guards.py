@@ -13,11 +13,11 @@ from onnx import ModelProto
 
 from pipeline.errors import CalibrationError
 from pipeline.graph.ir.index import GraphIndex
-from pipeline.graph.quantization.calibration import Calibration
-from pipeline.graph.quantization.input_guards import InputGuards, input_guards
-from pipeline.graph.quantization.observe import Observer
+from pipeline.graph.quantization.calibration.float_ranges import Calibration
+from pipeline.graph.quantization.calibration.input_guards import InputGuards, input_guards
+from pipeline.graph.quantization.calibration.observe import Observer
+from pipeline.graph.quantization.calibration.ranges import Range
 from pipeline.graph.quantization.quantizer import quantize
-from pipeline.graph.quantization.ranges import Range
 from pipeline.graph.rewrites import apply_all
 from tests.conformance.batches import run_batch
 from tests.conformance.formats import SCHEMES, observed

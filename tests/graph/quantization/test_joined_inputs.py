@@ -14,7 +14,7 @@ from onnx import ModelProto
 
 from pipeline.contracts.scheme import Scheme
 from pipeline.graph.ir.index import GraphIndex
-from pipeline.graph.quantization.qdq import Encoding, encoding_of
+from pipeline.graph.quantization.qdq.qdq_model import Encoding, encoding_of
 from pipeline.graph.quantization.quantizer import quantize
 from tests.conformance.batches import run_batch
 from tests.conformance.formats import observed

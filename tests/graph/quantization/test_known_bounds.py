@@ -10,8 +10,8 @@ from onnx import TensorProto
 
 from pipeline.graph.cpu import load_session, run
 from pipeline.graph.ir.index import GraphIndex
-from pipeline.graph.quantization.known_bounds import known_bounds
-from pipeline.graph.quantization.ranges import Range
+from pipeline.graph.quantization.bounds.known_bounds import known_bounds
+from pipeline.graph.quantization.calibration.ranges import Range
 from tests.support.graphs import graph
 from tests.support.stage_runs import Component
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.graph.quantization import weight_encodings
 from pipeline.graph.quantization.chip_limits import LARGEST_OF_16_BITS
-from pipeline.graph.quantization.weight_encodings import symmetric
+from pipeline.graph.quantization.weights import weight_encodings
+from pipeline.graph.quantization.weights.weight_encodings import symmetric
 from tests.support.graphs import graph
 from tests.support.on_htp import on_chip, on_cpu, sqnr_db, without_rewrites
 

@@ -12,9 +12,9 @@ from onnx import ModelProto
 from pipeline.contracts.scheme import Rule
 from pipeline.graph.files.model_file import MODEL, load_graph
 from pipeline.graph.ir.index import GraphIndex
-from pipeline.graph.quantization.forecast import forecast
-from pipeline.graph.quantization.looked_up import looked_up
-from pipeline.graph.quantization.ranges import Range, read_ranges
+from pipeline.graph.quantization.bounds.embedding_indices import looked_up
+from pipeline.graph.quantization.calibration.ranges import Range, read_ranges
+from pipeline.graph.quantization.forecast.htp_errors import forecast
 from tests.support.graphs import graph
 from tests.support.on_htp import on_chip, on_cpu, with_rewrites
 

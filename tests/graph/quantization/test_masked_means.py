@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from pipeline.graph.ir.index import GraphIndex
-from pipeline.graph.quantization.masked_means import MaskedMean, masked_means
-from pipeline.graph.quantization.ranges import Range
+from pipeline.graph.quantization.bounds.masked_means import MaskedMean, masked_means
+from pipeline.graph.quantization.calibration.ranges import Range
 from tests.support.graphs import graph
 
 MASK = "f = Cast <to = 1> (m) u = Unsqueeze (f, two)"

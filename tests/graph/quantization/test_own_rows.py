@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.graph.quantization.own_rows import OwnRows, Shapes
+from pipeline.graph.quantization.weights.valid_rows import OwnRows, Shapes
 
 
 def shapes(length: int) -> Shapes:

@@ -18,8 +18,8 @@ from pipeline.contracts.target import HtpTarget
 from pipeline.errors import QuantizationError
 from pipeline.graph.files.model_file import load_graph
 from pipeline.graph.ir.tensor_chunks import Pieces
-from pipeline.graph.quantization.packed_tables import PackedTable, pack, packed_bytes
-from pipeline.graph.quantization.ranges import Range
+from pipeline.graph.quantization.calibration.ranges import Range
+from pipeline.graph.quantization.qdq.packed_tables import PackedTable, pack, packed_bytes
 from tests.support.graphs import graph
 from tests.support.on_htp import X_ELITE, on_chip, on_cpu, sqnr_db, with_rewrites
 from tests.support.stage_runs import Component, part

@@ -11,8 +11,8 @@ from pipeline.contracts.context import CompiledModel
 from pipeline.contracts.target import HtpTarget
 from pipeline.graph.cpu import load_session, run
 from pipeline.model import StageInput
-from pipeline.qnn.compile import compile_context
-from pipeline.qnn.emulate import run_context
+from pipeline.qnn.compiling.compile import compile_context
+from pipeline.qnn.running.emulate import run_context
 from tests.support.figures import array_db
 from tests.support.fresh import fresh
 from tests.support.graphs import attention, convolutions, sentence

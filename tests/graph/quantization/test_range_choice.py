@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pipeline.graph.quantization.histogram import SIDE, Histogram
-from pipeline.graph.quantization.range_choice import MINMAX, Method
-from pipeline.graph.quantization.ranges import Range
-from pipeline.graph.quantization.weight_encodings import affine, limits
+from pipeline.graph.quantization.calibration.histogram import SIDE, Histogram
+from pipeline.graph.quantization.calibration.range_choice import MINMAX, Method
+from pipeline.graph.quantization.calibration.ranges import Range
+from pipeline.graph.quantization.weights.weight_encodings import affine, limits
 
 
 def counted(*arrays: NDArray[Any]) -> Histogram:

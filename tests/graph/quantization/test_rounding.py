@@ -9,15 +9,15 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from pipeline.contracts.scheme import Scheme
-from pipeline.graph.accuracy.accuracy import Accuracy
-from pipeline.graph.accuracy.scheme_yaml import scheme_of
-from pipeline.graph.accuracy.sensitivity import LOW, NARROW, REFERENCE, Choice, Feed, Trials, load_trials
+from pipeline.graph.accuracy.figures.accuracy import Accuracy
+from pipeline.graph.accuracy.search.scheme_yaml import scheme_of
+from pipeline.graph.accuracy.search.sensitivity import LOW, NARROW, REFERENCE, Choice, Feed, Trials, load_trials
 from pipeline.graph.cpu import load_session, run
 from pipeline.graph.files.model_file import load_graph, save_graph
 from pipeline.graph.ir.index import GraphIndex
+from pipeline.graph.quantization.calibration.ranges import Range, read_ranges
+from pipeline.graph.quantization.qdq.rounding import EXACT, Encoded, Grid, RoundingModel, Site
 from pipeline.graph.quantization.quantizer import quantize
-from pipeline.graph.quantization.ranges import Range, read_ranges
-from pipeline.graph.quantization.rounding import EXACT, Encoded, Grid, RoundingModel, Site
 from pipeline.ladder import EXACT_DB
 from tests.support.graphs import attention, graph, save, sentence
 from tests.support.stage_runs import Component

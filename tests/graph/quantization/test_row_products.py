@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from pipeline.graph.quantization.weight_inputs import choose_rows
+from pipeline.graph.quantization.weights.weight_inputs import choose_rows
 from tests.support.graphs import graph, operators, outputs
 
 RANDOM = np.random.default_rng(0)

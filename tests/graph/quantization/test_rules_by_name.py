@@ -7,7 +7,7 @@ import random
 from onnx import helper
 
 from pipeline.contracts.scheme import Rule
-from pipeline.graph.quantization.assignment import RulesByName
+from pipeline.graph.quantization.qdq.assignment import RulesByName
 
 PLACES = ("a", "b", "a*", "?", "*", "a[0]", "b/c", "b/*", "Add", "Mul")
 NAMES = ("a", "b", "ab", "a[0]", "b/c", "b/d", "", "Add")

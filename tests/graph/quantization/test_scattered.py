@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pipeline.contracts.scheme import Rule
 from pipeline.graph.files.model_file import MODEL, load_graph
 from pipeline.graph.ir.index import GraphIndex
-from pipeline.graph.quantization.qdq import encoding_of
+from pipeline.graph.quantization.qdq.qdq_model import encoding_of
 from pipeline.model import StageInput
 from tests.support.graphs import graph
 from tests.support.on_htp import on_chip, on_cpu, sqnr_db, without_rewrites

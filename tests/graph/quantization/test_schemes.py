@@ -15,10 +15,10 @@ from pipeline.contracts.scheme import Rule, Scheme
 from pipeline.errors import QuantizationError
 from pipeline.graph.files.model_file import byte_size, load_graph, tensor_array
 from pipeline.graph.ir.index import GraphIndex
-from pipeline.graph.quantization.observe import Observer
+from pipeline.graph.quantization.calibration.observe import Observer
+from pipeline.graph.quantization.calibration.ranges import Range
 from pipeline.graph.quantization.quantizer import quantize
-from pipeline.graph.quantization.ranges import Range
-from pipeline.graph.quantization.weight_encodings import symmetric
+from pipeline.graph.quantization.weights.weight_encodings import symmetric
 from pipeline.model import Json, StageInput
 from tests.support.graphs import graph, outputs, save
 from tests.support.sentences import BUCKETS, CALLS

@@ -16,7 +16,7 @@ from pipeline.contracts.scheme import FP16, Rule
 from pipeline.graph.files.model_file import MODEL, external_range, load_graph
 from pipeline.graph.ir.index import GraphIndex
 from pipeline.graph.quantization import quantizer
-from pipeline.graph.quantization.ranges import CHOSEN
+from pipeline.graph.quantization.calibration.ranges import CHOSEN
 from pipeline.model import StageInput
 from tests.support.graphs import graph
 from tests.support.on_htp import on_chip, on_cpu, sqnr_db, without_rewrites

@@ -8,9 +8,9 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from pipeline.graph.files.model_file import save_graph
-from pipeline.graph.quantization.calibration import Calibration
-from pipeline.graph.quantization.observe import Observer
-from pipeline.graph.quantization.ranges import Ranges
+from pipeline.graph.quantization.calibration.float_ranges import Calibration
+from pipeline.graph.quantization.calibration.observe import Observer
+from pipeline.graph.quantization.calibration.ranges import Ranges
 
 
 def calibrated(tmp_path: Path, x: np.ndarray, states: tuple[str, ...]) -> Ranges:

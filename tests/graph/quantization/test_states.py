@@ -13,9 +13,9 @@ from pipeline.errors import QuantizationError
 from pipeline.graph.cpu import load_session, run
 from pipeline.graph.files.model_file import save_graph
 from pipeline.graph.ir.index import GraphIndex
+from pipeline.graph.quantization.calibration.ranges import Range, Ranges
+from pipeline.graph.quantization.qdq.states import check_tied, groups, integer_edges, tied
 from pipeline.graph.quantization.quantizer import quantize
-from pipeline.graph.quantization.ranges import Range, Ranges
-from pipeline.graph.quantization.states import check_tied, groups, integer_edges, tied
 
 SCHEME = Scheme("uint16", "uint8", per_channel=True, states="uint8")
 MEASURED = {"x": 1.0, "past_in": 2.0, "turned": 3.0, "key": 2.5, "keys": 2.5, "scores": 9.0, "logits": 9.0}

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pipeline.graph.quantization.correlations import (
+from pipeline.graph.quantization.weights.correlations import (
     Correlation,
     Correlations,
     CorrelationWriter,
@@ -23,8 +23,8 @@ from pipeline.graph.quantization.correlations import (
     sum_bytes,
     upper_factor,
 )
-from pipeline.graph.quantization.weight_layout import Layout
-from pipeline.graph.quantization.weight_rounding import Recipe, encode_weight
+from pipeline.graph.quantization.weights.weight_layout import Layout
+from pipeline.graph.quantization.weights.weight_rounding import Recipe, encode_weight
 
 COLUMNS = Layout(0, 1)
 BLOCKS = Layout(0, 1, 32)
@@ -320,7 +320,7 @@ def test_sums_in_panels_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch) 
     rows[:, 3] = 0
     found = []
     for panel in (32, 90, 512):
-        monkeypatch.setattr("pipeline.graph.quantization.correlations._PANEL", panel)
+        monkeypatch.setattr("pipeline.graph.quantization.weights.correlations._PANEL", panel)
         sums = Sums(90)
         sums.add(rows)
         found.append(sums.correlation())

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from pipeline.contracts.scheme import Rule
 from pipeline.graph.files.model_file import MODEL, load_graph
 from pipeline.graph.ir.index import GraphIndex
-from pipeline.graph.quantization.whole_numbers import exact_scale, held_exactly
+from pipeline.graph.quantization.bounds.whole_numbers import exact_scale, held_exactly
 from tests.support.graphs import graph
 from tests.support.on_htp import on_chip, on_cpu, with_rewrites
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto
 
 from pipeline.graph.files.model_file import MODEL, load_graph
-from pipeline.graph.quantization import assignment
+from pipeline.graph.quantization.qdq import assignment
 from pipeline.model import StageInput
 from tests.support.graphs import graph
 from tests.support.on_htp import on_chip, on_cpu, sqnr_db

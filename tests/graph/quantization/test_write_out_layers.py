@@ -10,7 +10,7 @@ from onnx import ModelProto, numpy_helper
 from pipeline.contracts.scheme import FP16, Rule
 from pipeline.graph.files.model_file import MODEL, load_graph, save_graph
 from pipeline.graph.ir.index import GraphIndex
-from pipeline.graph.quantization import write_out_layers
+from pipeline.graph.quantization.passes import write_out_layers
 from pipeline.graph.quantization.quantizer import float_nodes
 from pipeline.model import StageInput
 from tests.support.graphs import graph, operators, outputs

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto
 
-from pipeline.graph.quantization.ranges import Range
+from pipeline.graph.quantization.calibration.ranges import Range
 from pipeline.graph.rewrites import add_spare_rows, apply_all
 from tests.conformance.batches import run_batch
 from tests.conformance.formats import in_format

@@ -10,7 +10,7 @@ from pipeline.graph.cpu import load_session, run
 from pipeline.graph.files.blocks import FORMATS
 from pipeline.graph.files.model_file import save_graph, set_external, tensor_array
 from pipeline.graph.files.stored_form import StoredForm
-from pipeline.graph.quantization.weight_inputs import WeightInputs
+from pipeline.graph.quantization.weights.weight_inputs import WeightInputs
 from pipeline.graph.rewrites import separate_middles
 from tests.support.graphs import operators
 

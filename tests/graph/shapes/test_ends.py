@@ -11,7 +11,7 @@ import pytest
 from pipeline.errors import ModelError
 from pipeline.graph.files.model_file import MODEL, load_graph
 from pipeline.graph.ir.index import GraphIndex
-from pipeline.graph.shapes.ends import ends_before, handed_on
+from pipeline.graph.shapes.cut_points import ends_before, handed_on
 from tests.support.graphs import graph
 from tests.support.sources import fetched, model, numbers, shaped
 from tests.support.stage_runs import run_stage
