@@ -121,6 +121,8 @@ def commands(
         before=[f"package:{config.name}" for config, _ in models if f"build:{config.name}" in given],
         check=partial(check_device, models),
     )
+    doc = "Make a wheel of the runtime, which applications install: artifacts/releases/qnn_release-….whl."
+    yield ProjectCommand("wheel", doc, partial(_wheel, workspace))
     doc = "Write a first config: doit init [--targets sm8650,…] NAME SOURCE (a file, folder or hub repo)."
     yield ProjectCommand("init", doc, partial(_init, workspace), [_TARGETS], takes_names=True)
     doc = "Build a release again in a clean folder and compare: doit reproduce ARCHIVE or release.json."
@@ -179,6 +181,13 @@ def _init(workspace: Workspace, given: Sequence[str], *, wanted: str) -> int:
     from pipeline.propose.first_config import write_first_config  # reads models
 
     return write_first_config(given, wanted, workspace)
+
+
+def _wheel(workspace: Workspace) -> int:
+    from pipeline.release.wheel import write_wheel
+
+    print(write_wheel(workspace.root).relative_to(workspace.root).as_posix())
+    return 0
 
 
 def _verify(files: Sequence[str], *, key: str, replay: str) -> int:

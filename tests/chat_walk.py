@@ -26,7 +26,7 @@ ENGINES = ("numpy", "genai", "genie")
 
 @dataclass(frozen=True)
 class ChatWalk:
-    """An archive, and the Python of an environment that has :data:`NEEDS` and the runtime as `npu`."""
+    """An archive, and the Python of an environment that has :data:`NEEDS` and the runtime."""
 
     archive: Path
     python: Path

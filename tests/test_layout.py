@@ -84,7 +84,7 @@ def test_a_class_has_a_name_of_its_own() -> None:
     """Who reads a name in a message, or looks for it, finds one class. The runtime is a program of its own."""
     where: dict[str, list[str]] = {}
     for path in sorted((ROOT / "pipeline").rglob("*.py")):
-        program = "runtime" if path.is_relative_to(ROOT / "pipeline" / "runtime") else "pipeline"
+        program = "qnn_release" if path.is_relative_to(ROOT / "pipeline" / "qnn_release") else "pipeline"
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and node.name not in BY_STAGE:
                 where.setdefault(f"{program} {node.name}", []).append(path.relative_to(ROOT).as_posix())

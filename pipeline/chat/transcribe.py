@@ -24,9 +24,9 @@ from pipeline.plan import stage_params
 from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
 from pipeline.qnn.child import compile_apart, run_apart
-from pipeline.runtime.errors import ReleaseError
-from pipeline.runtime.sound_features import RATE
-from pipeline.runtime.transcription import Arrays, Run, Transcriber
+from pipeline.qnn_release.errors import ReleaseError
+from pipeline.qnn_release.sound_features import RATE
+from pipeline.qnn_release.transcription import Arrays, Run, Transcriber
 from pipeline.store.manifests import read_manifest
 
 

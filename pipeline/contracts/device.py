@@ -11,7 +11,7 @@ from pipeline.frozen import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceLook(Contract):
-    """What a host is, as :func:`pipeline.runtime.measure.look` says.
+    """What a host is, as :func:`qnn_release.measure.look` says.
 
     `device` is "" if nothing there can run a context, and `why` is the reason. `sizes` has the bytes of the files in
     our folder there.

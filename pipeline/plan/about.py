@@ -18,7 +18,8 @@ _CHAT, _TRANSCRIBE, _BUCKETS = "chat", "transcribe", "buckets"
 WHOLE = ("build", _BUCKETS, "package", "report", _CHAT, _TRANSCRIBE)
 """Tasks of whole models."""
 OTHERS = (
-    "publish", "verify-release", "record", "device", "init", "reproduce", "compare", "doctor", "fsck", "gc", "check",
+    "publish", "verify-release", "wheel", "record", "device", "init", "reproduce", "compare", "doctor", "fsck", "gc",
+    "check",
 )  # fmt: skip
 """Tasks that are neither of models nor of steps."""
 _OF_MODELS = frozenset({*STAGES, *WHOLE})

@@ -1,8 +1,8 @@
 """Runs a release on a device, and records the outputs of its contexts and how long they take.
 
-The device gets one file with :mod:`pipeline.runtime`, the archive, and inputs; it gives back the outputs and times of
-each context. The folder on the device is named by the digests of what was sent, so a command that was cut off while it
-copied or measured goes on where it was.
+The device gets one file with :mod:`pipeline.qnn_release`, the archive, and inputs; it gives back the outputs and times
+of each context. The folder on the device is named by the digests of what was sent, so a command that was cut off while
+it copied or measured goes on where it was.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline import runtime
+from pipeline import qnn_release
 from pipeline.contracts.codec import ContractError
 from pipeline.contracts.device import DeviceAnswer, DeviceLook, MeasuredContext, MeasuredOn
 from pipeline.errors import DeviceError, VerificationError
@@ -27,11 +27,11 @@ from pipeline.model import Json
 from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
 from pipeline.qnn.provider_options import PERFORMANCE_MODE
+from pipeline.qnn_release.measure import INPUTS, PART, RELEASE, REQUEST, RESULTS
 from pipeline.release.records.record import Arrays, RecordWriter, ToRecord, path_of, to_record
 from pipeline.release.records.ssh import Ssh
 from pipeline.release.verify import verify_release
 from pipeline.report.page.devices import FOLDER
-from pipeline.runtime.measure import INPUTS, PART, RELEASE, REQUEST, RESULTS
 from pipeline.sizes import human_bytes
 from pipeline.store.digests import sha256_file
 from pipeline.store.durable import write_atomically
@@ -155,12 +155,12 @@ class _Sent:
 
 def program() -> bytes:
     """Our runtime as one file that Python runs. Equal code gives equal bytes."""
-    folder = Path(runtime.__file__).parent
+    folder = Path(qnn_release.__file__).parent
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w") as archive:
         for path in sorted(folder.glob("*.py")):
-            archive.writestr(_entry(f"qnn_runtime/{path.name}"), path.read_bytes())
-        archive.writestr(_entry("__main__.py"), b"from qnn_runtime.measure import main\n\nraise SystemExit(main())\n")
+            archive.writestr(_entry(f"qnn_release/{path.name}"), path.read_bytes())
+        archive.writestr(_entry("__main__.py"), b"from qnn_release.measure import main\n\nraise SystemExit(main())\n")
     return data.getvalue()
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _DEFAULT_DAYS = 30.0
 _SILENT_S = 3.0
-_ELSEWHERE = ("verify-release", "compare", "reproduce")  # commands that look at neither store nor artifacts
+_ELSEWHERE = ("verify-release", "wheel", "compare", "reproduce")  # commands that look at neither store nor artifacts
 _DRY_RUN = {"name": "dry_run", "long": "dry-run", "type": bool, "default": False, "help": "change nothing"}
 _JSON = {"name": "as_json", "long": "json", "type": bool, "default": False, "help": "print one JSON object"}
 OPTIONS: Mapping[str, Sequence[dict[str, Any]]] = {

@@ -1,9 +1,10 @@
 """What the runtime costs beyond its sessions: `uv run python -m tests.bench.runtime [CALLS]`.
 
 First, in one process: choosing a bucket, padding, counting and cutting back, against a bare `session.run` of inputs
-that were padded before. Then, between two: the framed protocol of `pipeline.runtime.client`, against JSON with base64
-on the same pipes. The models do next to nothing, so that what is measured is not theirs. What is compared is called in
-turns, and figures are medians of the pairs' differences and ratios, so that a drift of the machine shows in both.
+that were padded before. Then, between two: the framed protocol of `pipeline.qnn_release.client`, against JSON with
+base64 on the same pipes. The models do next to nothing, so that what is measured is not theirs. What is compared is
+called in turns, and figures are medians of the pairs' differences and ratios, so that a drift of the machine shows in
+both.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto, helper, save_model
 
-from pipeline.runtime import Release
-from pipeline.runtime.client import Client
+from pipeline.qnn_release import Release
+from pipeline.qnn_release.client import Client
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 BUCKETS = (32, 64, 128)
@@ -129,7 +130,7 @@ def two_processes(calls: int) -> None:
     for name, width in WIDTHS.items():
         with tempfile.TemporaryDirectory() as folder:
             release = make_release(Path(folder) / "release", width)
-            command = [sys.executable, "-m", "pipeline.runtime.serve", str(release), "--device", "cpu"]
+            command = [sys.executable, "-m", "pipeline.qnn_release.serve", str(release), "--device", "cpu"]
             with Client(command) as client, JsonClient(release) as peer:
                 given = tokens(LARGEST)
                 wanted = client.run("encoder", given)["states"]

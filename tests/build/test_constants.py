@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from pipeline.contracts.values import TensorSpec
 from pipeline.errors import CalibrationError, ConfigError
 from pipeline.inputs.samples.conform import Interface, conform
-from pipeline.runtime import InputError, Release
+from pipeline.qnn_release import InputError, Release
 from tests.support import net_project
 from tests.support.graphs import graph
 from tests.support.project import Project

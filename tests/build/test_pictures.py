@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from pipeline.errors import CalibrationError
-from pipeline.runtime import InputError, Release
+from pipeline.qnn_release import InputError, Release
 from tests.support.graphs import graph, outputs
 from tests.support.project import Project
 

@@ -12,7 +12,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from pipeline.runtime import Release
+from pipeline.qnn_release import Release
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]

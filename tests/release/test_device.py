@@ -14,10 +14,10 @@ from typing import Any
 import psutil
 import pytest
 
+from pipeline.qnn_release.measure import PART, RELEASE
 from pipeline.release.archives.archive import Archive
 from pipeline.release.records.record import RECORD
 from pipeline.release.records.replay import replay
-from pipeline.runtime.measure import PART, RELEASE
 from tests.support import sshd, tiny_project
 from tests.support.build_processes import Build
 from tests.support.project import Project

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.runtime import Release, provider
+from pipeline.qnn_release import Release, provider
 from tests.support import tiny_project
 from tests.support.tiny_models import sample
 

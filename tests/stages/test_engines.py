@@ -22,7 +22,7 @@ from pipeline.graph.language.speaker import RunnableGraph, Speaker
 from pipeline.qnn.engines import asking, genai_config, genie_config
 from pipeline.qnn.engines.emulated_loop import answer
 from pipeline.qnn.engines.graphs import SpokenGraph, read_graphs
-from pipeline.runtime import LoadError, Release
+from pipeline.qnn_release import LoadError, Release
 from pipeline.store.manifests import read_manifest
 from tests.support.language_project import CONFIG, built_with, language_project
 from tests.support.project import ROOT, Project

@@ -22,7 +22,7 @@ from pipeline.inputs.gguf.source import gguf_source
 from pipeline.qnn.engines import asking
 from pipeline.qnn.engines.emulated_loop import answer
 from pipeline.qnn.engines.graphs import read_graphs
-from pipeline.runtime import DamagedError, Release
+from pipeline.qnn_release import DamagedError, Release
 from pipeline.store.manifests import read_manifest
 from tests.support.language_project import CONFIG, built_with, language_project
 from tests.support.project import Project

@@ -13,10 +13,10 @@ import pytest
 from pipeline.contracts import context, emulate, verify, words
 from pipeline.contracts.codec import Contract
 from pipeline.inputs.samples.speech import transcriber
-from pipeline.runtime import Release
-from pipeline.runtime.errors import ReleaseError
-from pipeline.runtime.sound_features import log_mel, waveform
-from pipeline.runtime.transcription import FILES, speech_setting
+from pipeline.qnn_release import Release
+from pipeline.qnn_release.errors import ReleaseError
+from pipeline.qnn_release.sound_features import log_mel, waveform
+from pipeline.qnn_release.transcription import FILES, speech_setting
 from pipeline.stages.words import distance, words_of
 from pipeline.store.manifests import read_manifest
 from pipeline.store.store import Store

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.inputs.samples.sample_set import write_npz
-from pipeline.runtime import Release
+from pipeline.qnn_release import Release
 from pipeline.store.manifests import read_manifest
 
 SAMPLES = 8

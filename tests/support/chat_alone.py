@@ -1,7 +1,7 @@
 """What an application does with the language model of a release: `python -I chat_alone.py JOB.json`.
 
 For an environment that has numpy, onnxruntime, onnxruntime-qnn, onnxruntime-genai, tokenizers, jinja2 and the runtime
-as a package `npu`, and nothing else: so nothing of the tests is imported. The job names an archive, an engine, a
+as a package, and nothing else: so nothing of the tests is imported. The job names an archive, an engine, a
 question and how many tokens to answer with. Genie is asked by its own library, in the unpacked folder of contexts.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import onnxruntime_qnn
-from npu import Release  # type: ignore[import-not-found]  # there it is a package of this name
+from qnn_release import Release  # type: ignore[import-not-found]  # there it is a package of this name
 
 _ON_TOKENS = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_uint32), ctypes.c_uint32, ctypes.c_int, ctypes.c_void_p)
 

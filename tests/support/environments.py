@@ -28,7 +28,7 @@ def python_with(requirements: Sequence[str], folder: Path) -> Path:
 
 
 def python_with_runtime(packages: Sequence[str], folder: Path) -> Path:
-    """The Python of a new environment in `folder` with these packages, as they are here, and the runtime as `npu`."""
+    """The Python of a new environment in `folder` with these packages, as they are here, and the runtime."""
     uv = find_uv()
     assert uv, "uv is what CI installs with"
     python = _python(folder)
@@ -37,7 +37,9 @@ def python_with_runtime(packages: Sequence[str], folder: Path) -> Path:
     subprocess.run([uv, "pip", "install", "--quiet", "--python", str(python), *pinned], check=True)
     where = [str(python), "-I", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
     site = subprocess.run(where, check=True, capture_output=True, text=True).stdout.strip()
-    shutil.copytree(ROOT / "pipeline" / "runtime", Path(site) / "npu", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "pipeline" / "qnn_release", Path(site) / "qnn_release", ignore=shutil.ignore_patterns("__pycache__")
+    )
     return python
 
 

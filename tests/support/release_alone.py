@@ -1,6 +1,6 @@
 """What an application does with a release: `python -I release_alone.py JOB.json`.
 
-For an environment that has numpy, onnxruntime, onnxruntime-qnn and the runtime as a package `npu`, and nothing else: so
+For an environment that has numpy, onnxruntime, onnxruntime-qnn and the runtime as a package, and nothing else: so
 nothing of the tests is imported. The job names an archive, options of `Release.open`, and files with arrays to run.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from npu import Release  # type: ignore[import-not-found]  # there it is a package of this name
+from qnn_release import Release  # type: ignore[import-not-found]  # there it is a package of this name
 
 
 def main(job: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.runtime.index import Index
+from pipeline.qnn_release.index import Index
 from tests.support import tiny_models
 
 Json = dict[str, Any]

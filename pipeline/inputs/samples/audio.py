@@ -25,7 +25,7 @@ from pipeline.inputs.samples.found_files import found_files
 from pipeline.inputs.samples.request import Call, ReadRequest, Sample
 from pipeline.inputs.samples.sound_files import read_sound
 from pipeline.plain_text import did_you_mean
-from pipeline.runtime.sound_features import resampled
+from pipeline.qnn_release.sound_features import resampled
 
 _SHORTEST = 80
 """The fewest audio samples that an input of fixed size takes if it is a waveform: 5 ms at 16 kHz."""

@@ -21,7 +21,7 @@ from pipeline.errors import CalibrationError
 from pipeline.graph.language.names import ANSWER, TEMPLATE, TOKENIZER, TOKENS
 from pipeline.inputs.samples.lines import read_lines
 from pipeline.inputs.samples.request import Call, ReadRequest
-from pipeline.runtime.chat_template import TemplateRefusedError, render
+from pipeline.qnn_release.chat_template import TemplateRefusedError, render
 
 _FEWEST = 8
 _ROLES = ("system", "user", "assistant")

@@ -16,9 +16,9 @@ from pipeline.graph.files.model_file import load_graph
 from pipeline.inputs.samples.found_files import found_files
 from pipeline.inputs.samples.request import Call, ReadRequest, Sample
 from pipeline.inputs.samples.sound_files import read_sound
-from pipeline.runtime.errors import ReleaseError
-from pipeline.runtime.sound_features import HOP, RATE, log_mel, waveform
-from pipeline.runtime.transcription import Arrays, Run, Transcriber, speech_setting
+from pipeline.qnn_release.errors import ReleaseError
+from pipeline.qnn_release.sound_features import HOP, RATE, log_mel, waveform
+from pipeline.qnn_release.transcription import Arrays, Run, Transcriber, speech_setting
 
 FEATURES = "input_features"
 _SHORTEST = RATE // 10

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from pipeline.errors import ConfigError, DeviceError
 from pipeline.frozen import dataclass
 from pipeline.model import Json
-from pipeline.runtime.measure import MARK, PART
+from pipeline.qnn_release.measure import MARK, PART
 
 _HOST = re.compile(r"(?:[A-Za-z0-9._][A-Za-z0-9._-]*@)?[A-Za-z0-9_][A-Za-z0-9._-]*")
 _PYTHON = re.compile(r"[A-Za-z0-9_./~][A-Za-z0-9_./:~+-]*")

@@ -12,7 +12,7 @@ import soundfile
 from numpy.typing import NDArray
 
 from pipeline.model import Json
-from pipeline.runtime.sound_features import resampled
+from pipeline.qnn_release.sound_features import resampled
 from tests.support.sample_sets import arrays, calls, net_step, refusal
 
 WHOLE = "net (float[batch, samples] wave) => (float[batch, samples] y) { y = Neg (wave) }"

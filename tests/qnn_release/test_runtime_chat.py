@@ -13,10 +13,10 @@ import pytest
 from tokenizers import Tokenizer
 
 from pipeline.graph.language.inputs_model import inputs_model
-from pipeline.runtime import ArgumentError, InputError, LoadError
-from pipeline.runtime.chat import Chat
-from pipeline.runtime.chat_engines import ChatConfig, LoopEngine
-from pipeline.runtime.errors import FormatError
+from pipeline.qnn_release import ArgumentError, InputError, LoadError
+from pipeline.qnn_release.chat import Chat
+from pipeline.qnn_release.chat_engines import ChatConfig, LoopEngine
+from pipeline.qnn_release.errors import FormatError
 from tests.support.spoken_graphs import KV, LAYERS, SIZE, TOTAL, VOCABULARY, WINDOW, bundle_folder, tiny_facts
 
 

@@ -211,7 +211,7 @@ def _component(name: str, entry: Field, files: Mapping[str, File], targets: set[
         raise entry.get("buckets").wrong("the same axes in every bucket")
     inputs = tuple(_tensor(given, axes) for given in entry.get("inputs").items())
     outputs = tuple(_tensor(made, axes) for made in entry.get("outputs").items())
-    for given, tensor in zip(entry.get("inputs").items(), inputs, strict=True):
+    for given, tensor in zip(entry.get("inputs").items(), inputs):
         if any(dim.size is None and dim.axis is None for dim in tensor.dims):
             raise given.get("dims").wrong("a size or an axis for every dim of an input")
     told = {dim.axis for tensor in inputs for dim in tensor.dims if dim.per == 1}
@@ -284,7 +284,7 @@ def _tensor(entry: Field, axes: set[str]) -> Tensor:
     kind = _dtype(entry.get("dtype"))
     padding = entry.get("padding")
     value = 0 if padding.value is None else padding.value
-    if not isinstance(value, int | float) or not _exact(value, kind):
+    if not isinstance(value, (int, float)) or not _exact(value, kind):
         raise padding.wrong(f"a number of type {kind}")
     dims = tuple(_dim(dim, axes) for dim in entry.get("dims").items())
     ids, seen, nan = _range(entry.get("range"), kind), _seen(entry.get("seen"), kind), entry.get("nan")
@@ -298,7 +298,7 @@ def _seen(entry: Field, kind: np.dtype[np.generic]) -> tuple[float, float] | Non
     if entry.value is None:
         return None
     ends = [end.value for end in entry.items()]
-    numbers = [float(end) for end in ends if isinstance(end, int | float) and math.isfinite(end)]
+    numbers = [float(end) for end in ends if isinstance(end, (int, float)) and math.isfinite(end)]
     if kind.kind != "f" or len(numbers) != 2 or len(ends) != 2 or numbers[0] > numbers[1]:
         raise entry.wrong("the least and the most of an input of floats")
     return numbers[0], numbers[1]

@@ -16,7 +16,7 @@ import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
 
-from pipeline.runtime import (
+from pipeline.qnn_release import (
     ArgumentError,
     ClosedError,
     DamagedError,
@@ -29,9 +29,9 @@ from pipeline.runtime import (
     TooLongError,
     provider,
 )
-from pipeline.runtime.index import Index
-from pipeline.runtime.placement import CPU, EMULATOR, NPU, OPTIMAL, USABLE, Placement, fitting, place
-from pipeline.runtime.provider import Host
+from pipeline.qnn_release.index import Index
+from pipeline.qnn_release.placement import CPU, EMULATOR, NPU, OPTIMAL, USABLE, Placement, fitting, place
+from pipeline.qnn_release.provider import Host
 from tests.support import runtime_releases, tiny_models
 from tests.support.project import ROOT
 from tests.support.runtime_releases import index
@@ -337,7 +337,7 @@ def test_the_device_is_what_the_host_has_and_the_caller_asks_for(
 
 def test_it_is_vendored_under_any_name_and_imports_nothing_else(tiny: Path, tmp_path: Path) -> None:
     ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "pipeline" / "runtime", tmp_path / "app" / "vendored" / "npu", ignore=ignored)
+    shutil.copytree(ROOT / "pipeline" / "qnn_release", tmp_path / "app" / "vendored" / "npu", ignore=ignored)
     (tmp_path / "app" / "vendored" / "__init__.py").write_text("")
     program = """
 import sys

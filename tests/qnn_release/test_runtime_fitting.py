@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.runtime.errors import FormatError, InputError, RunError, TooLongError
-from pipeline.runtime.fitting import Fitting
-from pipeline.runtime.index import Component, Index
+from pipeline.qnn_release.errors import FormatError, InputError, RunError, TooLongError
+from pipeline.qnn_release.fitting import Fitting
+from pipeline.qnn_release.index import Component, Index
 from tests.support.runtime_releases import SHA, SM8650, index
 
 

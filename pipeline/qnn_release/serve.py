@@ -1,4 +1,4 @@
-"""Serves a release on standard input and output: `python -m pipeline.runtime.serve RELEASE`.
+"""Serves a release on standard input and output: `python -m qnn_release.serve RELEASE`.
 
 `client.py` is the other side, and describes the protocol. Requests are answered one after the other; whatever the
 process prints, QNN included, goes to standard error. It ends when its standard input does.
@@ -27,28 +27,14 @@ _ENDED, _NO_RELEASE, _NO_FRAME = 0, 1, 3
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line. Returns 0 at the end of input, 1 if the release can't be opened, 3 after a broken frame."""
-    parser = argparse.ArgumentParser(prog="python -m pipeline.runtime.serve", description=__doc__)
-    parser.add_argument("release", help="the archive or the folder")
-    parser.add_argument("--target", help="the target whose contexts to run; else what fits the NPU")
-    parser.add_argument("--device", choices=["npu", "emulator", "cpu"])
-    parser.add_argument("--fallback", choices=["cpu", "refuse"], default="cpu", help="when the device can't be used")
-    parser.add_argument("--cache", help="the folder that archives are unpacked into")
-    parser.add_argument(
-        "--option", action="append", default=[], type=_option, metavar="NAME=VALUE", help="an option of the QNN EP"
-    )
+    parser = argparse.ArgumentParser(prog="qnn-release serve", description=__doc__)
+    add_options(parser)
     parser.add_argument("--max-bytes", type=int, default=client.MAX_BODY_BYTES, help="of the arrays of one request")
     given = parser.parse_args(arguments)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the application's; we end when our input does
     requests, answers = _streams()
     try:
-        release = Release.open(
-            given.release,
-            target=given.target,
-            device=given.device,
-            fallback=given.fallback,
-            cache=given.cache,
-            options=dict(given.option),
-        )
+        release = Release.open(given.release, **options_of(given))
     except ReleaseError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         _send(answers, {"id": None, "error": _described(error)}, {})
@@ -57,6 +43,24 @@ def main(arguments: list[str] | None = None) -> int:
         _send(answers, {"id": None, **_hello(release, given.max_bytes)}, {})
         return _answer_all(release, requests, answers, given.max_bytes)
     os._exit(_ENDED)  # what was not written can't be, at the end either
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments with which a command line opens a release."""
+    parser.add_argument("release", help="the archive or the folder")
+    parser.add_argument("--target", help="the target whose contexts to run; else what fits the NPU")
+    parser.add_argument("--device", choices=["npu", "emulator", "cpu"])
+    parser.add_argument("--fallback", choices=["cpu", "refuse"], default="cpu", help="when the device can't be used")
+    parser.add_argument("--cache", help="the folder that archives are unpacked into")
+    parser.add_argument(
+        "--option", action="append", default=[], type=_option, metavar="NAME=VALUE", help="an option of the QNN EP"
+    )
+
+
+def options_of(given: argparse.Namespace) -> dict[str, Any]:
+    """What these arguments give :meth:`Release.open`, beside the release."""
+    names = ("target", "device", "fallback", "cache")
+    return {**{name: getattr(given, name) for name in names}, "options": dict(given.option)}
 
 
 def _option(text: str) -> tuple[str, str]:
@@ -158,7 +162,7 @@ def _refusal(error: Exception) -> dict[str, str]:
 
 def _id(header: Mapping[str, Any]) -> object:
     number = header.get("id")
-    return number if isinstance(number, int | str) else None
+    return number if isinstance(number, (int, str)) else None
 
 
 def _streams() -> tuple[BinaryIO, BinaryIO]:

@@ -18,7 +18,7 @@ import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
 
-from pipeline.runtime import FallbackWarning, LoadError, Release, TargetError
+from pipeline.qnn_release import FallbackWarning, LoadError, Release, TargetError
 from tests.support import packs, runtime_releases, tiny_models
 from tests.support.fresh import fresh
 from tests.support.project import Project

@@ -10,6 +10,8 @@ from pathlib import Path
 from .errors import DamagedError, FormatError
 from .index import MAX_INDEX_BYTES, NAME, Index
 
+_CHUNK_BYTES = 1 << 20
+
 
 class Contents:
     """A folder with the files of a release. Safe to use from several threads."""
@@ -77,7 +79,10 @@ def parse_index(text: bytes) -> Index:
 def sha256(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal."""
     with path.open("rb", buffering=0) as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+        digest, buffer = hashlib.sha256(), memoryview(bytearray(_CHUNK_BYTES))
+        while count := stream.readinto(buffer):
+            digest.update(buffer[:count])
+        return digest.hexdigest()
 
 
 def damaged(name: str, where: Path, why: str) -> DamagedError:

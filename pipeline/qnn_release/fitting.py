@@ -101,14 +101,14 @@ class Fitting:
         Raises:
             RunError: an output has another rank than release.json says, or a dim is shorter than it should be.
         """
-        named = {tensor.name: array for tensor, array in zip(self._outputs, outputs, strict=True)}
+        named = {tensor.name: array for tensor, array in zip(self._outputs, outputs)}
         if lengths == self._buckets[bucket]:
             return named
         for number, tensor in self._follows[bucket]:
             array = outputs[number]
             wanted = [dim.at(lengths) for dim in tensor.dims]
             if len(wanted) != array.ndim or any(
-                have < size for have, size in zip(array.shape, wanted, strict=True) if size is not None
+                have < size for have, size in zip(array.shape, wanted) if size is not None
             ):
                 raise self._other_output(tensor, array, wanted)
             named[tensor.name] = array[tuple(map(slice, wanted))]

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from pipeline.graph.language import names
-from pipeline.runtime.chat_template import TOKEN_NAMES, TemplateRefusedError, render
+from pipeline.qnn_release.chat_template import TOKEN_NAMES, TemplateRefusedError, render
 from tests.support.chat_templates import MESSAGES, REFUSED, TEMPLATES, TOKENS
 
 

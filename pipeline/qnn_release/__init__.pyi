@@ -18,6 +18,7 @@ from .report import InputReport, Report, SessionReport
 from .splitting import Splitter
 from .transcription import Segment, Transcript
 
+__version__: str
 __all__ = [
     "ArgumentError",
     "Chat",

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pipeline.runtime.domains import Domains
-from pipeline.runtime.errors import FormatError, InputError, RangeWarning
+from pipeline.qnn_release.domains import Domains
+from pipeline.qnn_release.errors import FormatError, InputError, RangeWarning
 from tests.support.runtime_releases import index
 
 

@@ -19,8 +19,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from pipeline.runtime import Release, serve
-from pipeline.runtime.client import (
+from pipeline.qnn_release import Release, serve
+from pipeline.qnn_release.client import (
     ArraysError,
     CallTimeoutError,
     Client,
@@ -33,7 +33,7 @@ from pipeline.runtime.client import (
 from tests.support import runtime_releases, tiny_models
 from tests.support.project import ROOT
 
-CLIENT = ROOT / "pipeline" / "runtime" / "client.py"
+CLIENT = ROOT / "pipeline" / "qnn_release" / "client.py"
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 
 
@@ -58,7 +58,7 @@ def remote(release: Path) -> Iterator[Client]:
 
 
 def command(release: Path, *more: str) -> list[str]:
-    return [sys.executable, "-m", "pipeline.runtime.serve", str(release), "--device", "cpu", *more]
+    return [sys.executable, "-m", "pipeline.qnn_release.serve", str(release), "--device", "cpu", *more]
 
 
 def python(program: str) -> list[str]:
@@ -117,7 +117,7 @@ def test_no_release_is_an_error_at_the_start(tmp_path: Path) -> None:
 def test_a_crash_is_an_error_with_the_log(release: Path) -> None:
     program = f"""
 import os, signal, sys
-from pipeline.runtime import Release, serve
+from pipeline.qnn_release import Release, serve
 def crash(*_, **__):
     os.write(1, b"printed by native code\\n")
     print("the last words", file=sys.stderr, flush=True)
@@ -340,9 +340,9 @@ def test_a_client_that_is_gone_is_no_traceback(number: int, release: Path, monke
         ended.append(status)
         raise SystemExit(status)
 
-    monkeypatch.setattr("pipeline.runtime.serve._streams", lambda: (io.BytesIO(), Closed()))
-    monkeypatch.setattr("pipeline.runtime.serve.signal.signal", lambda *_: None)
-    monkeypatch.setattr("pipeline.runtime.serve.os._exit", end)
+    monkeypatch.setattr("pipeline.qnn_release.serve._streams", lambda: (io.BytesIO(), Closed()))
+    monkeypatch.setattr("pipeline.qnn_release.serve.signal.signal", lambda *_: None)
+    monkeypatch.setattr("pipeline.qnn_release.serve.os._exit", end)
     with pytest.raises(SystemExit):
         serve.main([str(release), "--device", "cpu"])
     assert ended == [0]

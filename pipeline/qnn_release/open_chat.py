@@ -128,7 +128,7 @@ def _runs(name: str, session: Any) -> Run:
     def run(feed: dict[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         try:
             taken = {name: feed[name] for name in inputs if name in feed}
-            return dict(zip(outputs, session.run(outputs, taken), strict=True))
+            return dict(zip(outputs, session.run(outputs, taken)))
         except ReleaseError:
             raise
         except Exception as error:  # onnxruntime raises classes of its extension module, without a common base

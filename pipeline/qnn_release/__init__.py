@@ -1,11 +1,14 @@
-"""Runs a release: `from pipeline.runtime import Release`.
+"""Runs a release: `from qnn_release import Release`.
 
-This folder needs numpy, onnxruntime, and onnxruntime-qnn for the NPU; nothing else of this project, and imports inside
-it are relative. An application installs it with the project or copies the folder under a name of its own. Python 3.11+;
-`client.py` is one file for any Python from 3.8 on. docs/runtime.md shows how to use both.
+Needs numpy; onnxruntime once something runs, and onnxruntime-qnn for the NPU; nothing else of the pipeline.
+`doit wheel` makes a package of it; an application may also copy this folder, under this name or one of its own, as
+imports inside are relative. Python 3.9+; `client.py` is one file for any Python from 3.8 on. docs/runtime.md shows how
+to use both.
 """
 
 import importlib
+
+__version__ = "1.0.0"
 
 _HOMES = {
     "Chat": "chat",

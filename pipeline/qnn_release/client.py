@@ -4,7 +4,7 @@ On Windows on Snapdragon an application may be x86 Python, while QNN needs ARM64
 
     from client import Client
 
-    with Client(["C:/python-arm64/python.exe", "-m", "pipeline.runtime.serve", "minilm-1.0.qnn.zip"]) as client:
+    with Client(["C:/python-arm64/python.exe", "-m", "qnn_release.serve", "minilm-1.0.qnn.zip"]) as client:
         outputs = client.run("encoder", {"input_ids": ids, "attention_mask": mask})
 
 Arrays are numpy's. Without numpy, an input is any object with the buffer protocol whose format and shape are right, and

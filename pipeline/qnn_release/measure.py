@@ -1,8 +1,8 @@
 """Measures a release on the host where this runs: what its contexts give for some inputs, and how long they take.
 
-    python -m pipeline.runtime.measure look FOLDER     tell what this host is, and the sizes of the files in FOLDER
-    python -m pipeline.runtime.measure keep FOLDER     give files that were copied completely their final names
-    python -m pipeline.runtime.measure run FOLDER      measure the contexts that were not measured yet
+    python -m qnn_release.measure look FOLDER     tell what this host is, and the sizes of the files in FOLDER
+    python -m qnn_release.measure keep FOLDER     give files that were copied completely their final names
+    python -m qnn_release.measure run FOLDER      measure the contexts that were not measured yet
 
 `doit device` copies this package to a device as one file, and runs all three. FOLDER holds `release.qnn.zip`,
 `inputs.npz` (arrays by the names that the request gives them) and `request.json`:

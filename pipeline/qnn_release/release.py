@@ -9,7 +9,7 @@ from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -39,6 +39,8 @@ from .splitting import Splitter
 from .transcription import FILES, Segment, SpeechSetting, Task, Transcriber, Transcript
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from .provider import Configure
 
 _FILES = "files"
@@ -87,7 +89,7 @@ class Release:
             ReleaseError: the archive can't be unpacked.
         """
         _check_arguments(path=path, target=target, fallback=fallback, cache=cache, options=options, configure=configure)
-        folder, index = _opened(Path(path), Path(cache) if cache is not None else None)
+        folder, index = opened(Path(path), Path(cache) if cache is not None else None)
         placement = place(index, target, device)
         refuse = fallback == "refuse"
         if placement.fell_back:
@@ -337,13 +339,13 @@ def _check_arguments(
     *, path: object, target: object, fallback: object, cache: object, options: object, configure: object
 ) -> None:
     """Raise ArgumentError for arguments of other types, as a caller without a type checker may give them."""
-    if not isinstance(path, str | PathLike):
+    if not isinstance(path, (str, PathLike)):
         raise _argument("path", path, "the path of a folder or an archive")
     if not (target is None or isinstance(target, str)):
         raise _argument("target", target, "the name of a target, or left out")
     if not (isinstance(fallback, str) and fallback in ("cpu", "refuse")):
         raise _argument("fallback", fallback, "'cpu' or 'refuse'")
-    if not (cache is None or isinstance(cache, str | PathLike)):
+    if not (cache is None or isinstance(cache, (str, PathLike))):
         raise _argument("cache", cache, "the path of a folder, or left out")
     texts = [*options.keys(), *options.values()] if isinstance(options, Mapping) else []
     if options is not None and not (isinstance(options, Mapping) and all(isinstance(text, str) for text in texts)):
@@ -374,7 +376,8 @@ def _short(value: object) -> str:
     return repr(value)[:80]
 
 
-def _opened(path: Path, cache: Path | None) -> tuple[Path, Index]:
+def opened(path: Path, cache: Path | None) -> tuple[Path, Index]:
+    """The folder of a release, and its index; an archive is unpacked if it was not before. Raises ReleaseError."""
     if path.is_dir():
         return path, contents.read_index(path)
     if not path.exists():

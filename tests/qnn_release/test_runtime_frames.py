@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.runtime import Release, client, serve
-from pipeline.runtime.client import ArraysError, FrameError, encode, encode_frame, read_frame
+from pipeline.qnn_release import Release, client, serve
+from pipeline.qnn_release.client import ArraysError, FrameError, encode, encode_frame, read_frame
 from tests.support import runtime_releases, tiny_models
 
 

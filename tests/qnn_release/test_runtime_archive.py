@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.runtime import DamagedError, FormatError, Release, ReleaseError
-from pipeline.runtime.archive import _remove_abandoned, unpack
+from pipeline.qnn_release import DamagedError, FormatError, Release, ReleaseError
+from pipeline.qnn_release.archive import _remove_abandoned, unpack
 from tests.support import runtime_releases
 from tests.support.project import ROOT
 from tests.support.small_disk import SmallDisk, is_available
@@ -200,7 +200,7 @@ def test_many_open_an_archive_at_once(archive: Path, folder: Path, tmp_path: Pat
 UNPACK = """
 import sys
 from pathlib import Path
-from pipeline.runtime.archive import unpack
+from pipeline.qnn_release.archive import unpack
 print("ready", flush=True)
 sys.stdin.readline()
 print(unpack(Path(sys.argv[1]), Path(sys.argv[2]))[0], flush=True)
@@ -269,7 +269,7 @@ def test_a_process_that_is_killed_while_it_unpacks_leaves_nothing_that_is_used(t
 STOP = """
 import sys, threading
 from pathlib import Path
-from pipeline.runtime import archive
+from pipeline.qnn_release import archive
 def stop(*_):
     print("unpacked", flush=True)
     threading.Event().wait()
@@ -353,7 +353,7 @@ def test_a_cache_folder_that_can_not_be_written(archive: Path, tmp_path: Path) -
 OPEN = """
 import sys
 from pathlib import Path
-from pipeline.runtime import Release, ReleaseError
+from pipeline.qnn_release import Release, ReleaseError
 try:
     Release.open(sys.argv[1], device="cpu", cache=sys.argv[2]).verify()
     print("opened")
