@@ -311,7 +311,8 @@ class ModelFile:
     bits, a cache of 8 bits, and the residual stream in float16."""
     speech_model: SpeechModel | None = None
     """Build a model that writes down speech from safetensors: `{tokens: 224}`. Without `calibration`, the sounds in
-    `calibration/speech` are used; without `quantization`, weights have 8 bits in blocks of 32, activations 16."""
+    `calibration/speech` are used; without `quantization`, the encoder is in float16, and the decoder has weights of 8
+    bits in blocks of 32 and activations of 16."""
     cross: bool = False
     """Build a bucket for every combination of the values in `buckets`, not only for those in the same place."""
     calibration: Reader | None = None
