@@ -9,10 +9,10 @@ from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from . import archive, contents
 from .chat import Chat
@@ -34,12 +34,14 @@ from .index import Component, Index
 from .open_chat import open_chat
 from .placement import Placement, place
 from .report import Report
-from .sessions import Sessions
+from .sessions import Sessions, Slot
 from .splitting import Splitter
 from .transcription import FILES, Segment, SpeechSetting, Task, Transcriber, Transcript
 
 if TYPE_CHECKING:
     from typing import Self
+
+    from onnxruntime import InferenceSession
 
     from .provider import Configure
 
@@ -138,7 +140,7 @@ class Release:
             InputError: the inputs are not the component's, or hold a NaN or an infinity that it does not take.
             TooLongError: they fit no bucket.
             DamagedError, LoadError: the session, made at the first use of a bucket, can't be made.
-            RunError: the model failed, or returned something else than the release says.
+            RunError: the model failed, its device was lost twice, or its outputs are not those that the release names.
             ClosedError: the release was closed.
             ReleaseError: the splitter returned no pieces, or no outputs.
         """
@@ -168,19 +170,36 @@ class Release:
 
     def _run_in(self, component: str, arrays: Arrays, lengths: Lengths, bucket: int) -> Arrays:
         fitting = self._fittings[component]
+        names, feeds = fitting.output_names, fitting.pad(arrays, bucket)
         session = self._sessions.session(component, bucket)
         slot = self._sessions.slots[component][bucket]
         try:
-            outputs = session.run(fitting.output_names, fitting.pad(arrays, bucket))
+            outputs = session.run(names, feeds)
         except Exception as error:  # onnxruntime raises classes of its extension module, without a common base
-            raise RunError(
-                f"{slot.name} failed to run",
-                where=slot.model,
-                why=str(error),
-                next="see release.report(); if it stays, open the release anew",
-            ) from error
+            if not _device_lost(error):
+                raise _failed(slot, error) from error
+            slot.repeat()
+            outputs = self._run_anew(component, bucket, session, feeds)
         slot.count(fitting.valid_share(lengths, bucket))
         return fitting.crop(outputs, lengths, bucket)
+
+    def _run_anew(self, component: str, bucket: int, lost: InferenceSession, feeds: Arrays) -> list[NDArray[Any]]:
+        """The outputs of a run whose device was lost: on a new session, and if that is lost, too, on the CPU."""
+        names = self._fittings[component].output_names
+        slot = self._sessions.slots[component][bucket]
+        session = self._sessions.renewed(component, bucket, lost)
+        try:
+            try:
+                return list(session.run(names, feeds))
+            except Exception as error:  # as in _run_in
+                if not _device_lost(error) or self._placement.target is None:
+                    raise
+                session = self._sessions.on_cpu(component, bucket, session, error)
+            return list(session.run(names, feeds))
+        except ReleaseError:
+            raise
+        except Exception as error:
+            raise _failed(slot, error) from error
 
     def chat(self, *, engine: Literal["genai", "numpy"] | None = None) -> Chat:
         """A conversation with the release's language model.
@@ -333,6 +352,27 @@ class Release:
             why=f"it has {', '.join(self._fittings)}",
             next="name one of these",
         )
+
+
+_LOST = ("EngineError", "DeviceReset")
+"""The classes of onnxruntime's errors for a device that restarted or was reset, by name: onnxruntime before 1.23 lacks
+them. QNN EP 2.7 loads the context anew by itself when the NPU's subsystem restarts, and raises EngineError if the NPU
+crashes again or the context cannot be loaded ("NPU crashed again after SSR recovery.")."""
+
+
+def _device_lost(error: Exception) -> bool:
+    return type(error).__name__ in _LOST
+
+
+def _failed(slot: Slot, error: Exception) -> RunError:
+    lost = _device_lost(error)
+    return RunError(
+        f"{slot.name} failed to run",
+        where=slot.model,
+        why=f"the device was lost, and again on a new session: {error}" if lost else str(error),
+        next="see release.report(); if it stays, "
+        + ("restart the device, or allow the CPU with fallback='cpu'" if lost else "open the release anew"),
+    )
 
 
 def _check_arguments(

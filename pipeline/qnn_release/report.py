@@ -15,6 +15,7 @@ class SessionReport:
 
     `provider` is "" until it is loaded. `padding` is the share of the computed elements that were padding, 0 to 1, by
     the lengths of axes over all runs. `fallback` is the reason if it runs on the CPU and should not.
+    `repeated` counts the runs that were repeated on a new session, as the device was lost.
     """
 
     component: str
@@ -25,6 +26,7 @@ class SessionReport:
     runs: int
     padding: float
     fallback: str
+    repeated: int = 0
 
 
 @dataclass(frozen=True)
@@ -82,5 +84,6 @@ def _line(session: SessionReport) -> str:
     if not session.provider:
         return f"{name}: not loaded"
     ran = f"{session.runs} runs, {session.padding:.0%} padding" if session.runs else "not run"
+    repeated = f", {session.repeated} repeated as the device was lost" if session.repeated else ""
     fallback = f"; {session.fallback}" if session.fallback else ""
-    return f"{name}: {session.provider}, loaded in {session.load_s:.2f} s, {ran}{fallback}"
+    return f"{name}: {session.provider}, loaded in {session.load_s:.2f} s, {ran}{repeated}{fallback}"

@@ -45,6 +45,7 @@ class Slot:
     fallback: str = ""
     runs: int = 0
     valid: float = 0.0
+    repeated: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
@@ -57,6 +58,11 @@ class Slot:
         with self.lock:
             self.runs += 1
             self.valid += valid_share
+
+    def repeat(self) -> None:
+        """Note a run that is repeated, as the device was lost."""
+        with self.lock:
+            self.repeated += 1
 
     def report(self) -> SessionReport:
         """What the component did in this bucket so far."""
@@ -71,6 +77,7 @@ class Slot:
                 self.runs,
                 round(padding, 6),
                 self.fallback,
+                self.repeated,
             )
 
 
@@ -135,6 +142,44 @@ class Sessions:
         assert session is not None
         return session
 
+    def renewed(self, component: str, bucket: int, lost: ort.InferenceSession) -> ort.InferenceSession:
+        """A session in place of `lost`, whose device restarted, or the one that another thread put there before.
+
+        Raises what :meth:`session` raises.
+        """
+        slot = self.slots[component][bucket]
+        with self._loading:
+            if slot.session is lost:
+                for other in self._same_binary(slot):
+                    other.session = None
+        return self.session(component, bucket)
+
+    def on_cpu(self, component: str, bucket: int, lost: ort.InferenceSession, error: Exception) -> ort.InferenceSession:
+        """The QDQ model on the CPU in place of `lost`, whose device failed again after it was made anew.
+
+        Raises:
+            LoadError: running on the CPU is refused or impossible. The next run tries the device again.
+            ClosedError: the sessions were closed.
+        """
+        slot = self.slots[component][bucket]
+        with self._loading:
+            if slot.session is lost and not self._closed:
+                slot.session = None
+                self._fall_back([slot], f"the device failed again after its session was made anew: {error}", error)
+        return self.session(component, bucket)
+
+    def _same_binary(self, slot: Slot) -> list[Slot]:
+        """The slots whose contexts are loaded with that of `slot`, which is among them."""
+        target = self._placement.target
+        context = slot.bucket.contexts.get(target.name) if target else None
+        if target is None or context is None or context.packing != "buckets":
+            return [slot]
+        return [
+            other
+            for other in self.slots[slot.component.name]
+            if target.name in other.bucket.contexts and other.bucket.contexts[target.name].binaries == context.binaries
+        ]
+
     def close(self) -> None:
         """Let go of all sessions. Afterwards none can be made."""
         with self._loading:
@@ -166,12 +211,7 @@ class Sessions:
 
     def _load_pack(self, slot: Slot, context: Context, target: str) -> None:
         """Load every bucket whose context is in the same binary, so that the weights are in memory once."""
-        found = [
-            (other, other.bucket.contexts[target])
-            for other in self.slots[slot.component.name]
-            if target in other.bucket.contexts and other.bucket.contexts[target].binaries == context.binaries
-        ]
-        pack = [(other, each) for other, each in found if other.session is None]
+        pack = [(other, other.bucket.contexts[target]) for other in self._same_binary(slot) if other.session is None]
         self._contents.verify(name for _, each in pack for name in (each.model, *each.binaries))  # not half-way
         with _LOADING_PACK:
             if _left_over:
