@@ -33,6 +33,7 @@ KEYS = keys_of(ModelFile)
         ("tragets", "targets", KEYS),
         ("prec", "precision", keys_of(NodesRule)),
         ("max_sa", "max_samples", keys_of(TextReader)),
+        ("wors", "worst_db", keys_of(ThresholdsFile)),
         ("worst", "worst_db", keys_of(ThresholdsFile)),
         ("compiler_op", "compiler_options", keys_of(Target)),
         ("snapdragon-8g3", "snapdragon-8-gen-3", catalog.spellings()),
