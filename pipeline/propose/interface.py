@@ -8,10 +8,14 @@ Nodes that are as ONNX defines their operators: what guesses may look at without
 
 `doit init` looks into files before a build checks them. A node that lacks an input says nothing then; what is wrong
 with it is for the steps of the build to say, which meet it next.
+
+The small constants of a graph, whichever way it has them.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,9 +27,9 @@ from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, shape_inference
 
 from pipeline.contracts.values import TensorSpec
-from pipeline.errors import PipelineError
+from pipeline.errors import ModelError, PipelineError
 from pipeline.graph.files.lean_parse import parse_lean
-from pipeline.graph.files.model_file import signature
+from pipeline.graph.files.model_file import is_external, signature, tensor_array
 from pipeline.graph.ir.inference import REFUSALS, Opsets
 from pipeline.graph.ir.traverse import all_graphs, all_nodes, attribute_graphs, input_at
 from pipeline.graph.shapes.axes import name_dims
@@ -33,7 +37,28 @@ from pipeline.inputs.samples.audio import is_wave
 from pipeline.inputs.samples.images import is_picture
 from pipeline.propose.absent import absent
 from pipeline.propose.axis_uses import AxisUse, Uses, find_uses
-from pipeline.propose.small_constants import small_constants
+
+
+def small_constants(graph: GraphProto, most: int) -> dict[str, NDArray[Any]]:
+    """Initializers and the values of Constant nodes that have `most` numbers at most, and one at least.
+
+    A damaged one is left out: it is for the steps of the build to name.
+    """
+    tensors = [(tensor.name, tensor) for tensor in graph.initializer]
+    tensors += [
+        (node.output[0], attribute.t)
+        for node in graph.node
+        if node.op_type == "Constant"
+        for attribute in node.attribute
+        if attribute.name == "value"
+    ]
+    found: dict[str, NDArray[Any]] = {}
+    for name, tensor in tensors:
+        if not is_external(tensor) and 1 <= math.prod(tensor.dims) <= most:
+            with contextlib.suppress(ModelError):
+                found[name] = tensor_array(tensor, Path())
+    return found
+
 
 Kind = Literal["ids", "mask", "image", "audio", "features", "length", "state", "selector", "empty", "other"]
 NEVER_VARIED: tuple[Kind, ...] = ("selector", "empty")

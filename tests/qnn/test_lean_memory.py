@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.qnn.compiling.lean_memory import unread
+from pipeline.qnn.compiling.compiler import unread
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/status is Linux's")
 MB = 1 << 20
@@ -54,7 +54,7 @@ def test_nothing_runs_afterwards_also_after_an_error(mapped: np.ndarray) -> None
 CHILD = """
 import ctypes, sys
 from pathlib import Path
-from pipeline.qnn.compiling.lean_memory import return_freed, return_large_blocks
+from pipeline.qnn.compiling.compiler import return_freed, return_large_blocks
 if sys.argv[1] != "left alone":
     return_large_blocks(0 if sys.argv[1] == "kept" else 65 << 20)
 libc = ctypes.CDLL("libc.so.6")

@@ -18,7 +18,7 @@ import pytest
 
 from pipeline.config.load import load
 from pipeline.plan.workspace import Workspace
-from pipeline.upkeep.doctor import compiler, elf, finding, host, hub, project, report, space, store
+from pipeline.upkeep.doctor import compiler, finding, host, hub, project, report, space, store
 from pipeline.upkeep.doctor import host as machine
 from tests.support.findings import levels, the
 from tests.support.project import ROOT
@@ -125,21 +125,21 @@ def test_what_is_no_library_says_nothing(tmp_path: Path) -> None:
     good = Path(sys.executable).resolve().read_bytes()
     for size in (0, 3, 16, 64, 200, 1000, 5000):
         (tmp_path / "cut").write_bytes(good[:size])
-        assert elf.needed_libraries(tmp_path / "cut") == ()
+        assert host.needed_libraries(tmp_path / "cut") == ()
     (tmp_path / "other").write_bytes(b"MZ" + bytes(100))
-    assert elf.needed_libraries(tmp_path / "other") == ()
-    assert elf.read_machine(tmp_path / "other") == elf.read_machine(tmp_path / "none") == ""
+    assert host.needed_libraries(tmp_path / "other") == ()
+    assert host.read_machine(tmp_path / "other") == host.read_machine(tmp_path / "none") == ""
     (tmp_path / "arm").write_bytes(b"\x7fELF\x02\x01\x01" + bytes(9) + struct.pack("<HH", 2, 183))
-    assert elf.read_machine(tmp_path / "arm") == "aarch64"
+    assert host.read_machine(tmp_path / "arm") == "aarch64"
     (tmp_path / "lies").write_bytes(b"\x7fELF\x02\x01" + b"\xff" * 200)
-    assert elf.needed_libraries(tmp_path / "lies") == ()
+    assert host.needed_libraries(tmp_path / "lies") == ()
     strings, strings_size, nothing = (5, 1 << 40), (10, 8), (0, 0)
     for entries in ((nothing,), (strings, nothing), (strings, strings_size)):  # no table of strings, or one nowhere
         table = b"".join(struct.pack("<qQ", *entry) for entry in entries)
         head = b"\x7fELF\x02\x01\x01" + bytes(9) + struct.pack("<HHIQQQIHHH", 3, 62, 1, 0, 64, 0, 0, 64, 56, 1)
         segment = struct.pack("<IIQQQQQQ", 2, 6, 120, 120, 120, len(table), len(table), 8)
         (tmp_path / "damaged").write_bytes(head.ljust(64, b"\0") + segment + table)
-        assert elf.needed_libraries(tmp_path / "damaged") == ()
+        assert host.needed_libraries(tmp_path / "damaged") == ()
 
 
 # --- folders, space
