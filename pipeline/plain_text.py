@@ -32,9 +32,9 @@ def did_you_mean(name: str, known: Iterable[str], *, rest: str = "") -> str:
 def nearest(name: str, known: Iterable[str]) -> str:
     """The known name that is nearest to a word by difflib, or "" where none is near.
 
-    One that begins with the word comes first, then one that is a single slip away. Two letters swapped are one slip, and the likelier one of several:
-    sm8560 is sm8650 before it is sm8550. Beyond that slips say less than difflib, which counts what two words have in
-    common: short words are few slips from the beginning of a long one, and from other short ones.
+    One that begins with the word comes first, then one that is a single slip away. Two letters swapped are one slip,
+    and the likelier one of several: sm8560 is sm8650 before it is sm8550. Beyond that slips say less than difflib,
+    which counts common letters: short words are few slips from the beginning of a long one, and from other short ones.
     """
     near = difflib.get_close_matches(name, list(known), n=_NEAR)
     if begun := [other for other in near if other.startswith(name)]:

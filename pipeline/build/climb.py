@@ -82,7 +82,7 @@ class _Fit:
 
 
 class _Course:
-    """What a climb has tried so far. `attempts` and `tried` have one entry a scheme; `now` is the scheme built last."""
+    """The attempts of a climb so far. `attempts` and `tried` have one entry per scheme; `now` is the last."""
 
     def __init__(self) -> None:
         self.attempts: list[Attempt] = []

@@ -240,7 +240,7 @@ def _miss(name: str, missed: Shortfall, facts: Ladder, thresholds: Thresholds) -
 
 
 def _quiet(facts: Ladder) -> dict[str, Subject]:
-    """What is judged on quieter samples, where neither a state nor what is read off an output counts."""
+    """The subjects judged on quieter samples: values alone, neither states nor decisions."""
     known = ((label, facts.subjects.get(label, Subject(label))) for label in facts.quiet)
     return {label: replace(subject, state=False, reads=None) for label, subject in known}
 
@@ -270,7 +270,7 @@ def _quiet_miss(name: str, missed: Shortfall) -> Miss:
 
 
 def _told(missed: Shortfall, *, state: bool, what: str = "") -> str:
-    """What misses what, in a line."""
+    """The misses and their thresholds, in one line."""
     what = what or ("the whole ladder" if missed.rung == TOTAL else f"the {missed.rung} rung")
     against = _AGAINST.get(missed.rung, "the rung above")
     head = f"{what} misses its threshold: output {missed.label!r}"

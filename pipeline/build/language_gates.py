@@ -123,7 +123,7 @@ def conversed(name: str, facts: converse.Facts) -> Iterator[VerificationError]:
 
 
 def _misses(found: LanguageFigures, thresholds: Thresholds) -> Iterator[tuple[str, str]]:
-    """What misses, and the threshold that it would keep to."""
+    """The figures that miss, each with the threshold that it would keep to."""
     if found.kl is None or found.kl > thresholds.kl:
         shown = "no number" if found.kl is None else f"{found.kl:.4f}"
         yield f"a divergence of {shown} nats where {thresholds.kl:g} are allowed", f"kl: {_up(found.kl)}"

@@ -73,7 +73,7 @@ def _import_stage(stage: str) -> bool:
 
 
 def _stamps() -> _Stamps:
-    """What `stat` says about our own code; taken before it is imported."""
+    """The `stat` of each of our own modules, taken before it is imported."""
     files = (f"{folder}/{name}" for folder, _, names in os.walk(_PACKAGE) for name in names if name.endswith(".py"))
     return {path: _stamp(path) for path in files}
 

@@ -37,7 +37,7 @@ class EncodingFacts(Contract):
 
 @dataclass(frozen=True)
 class RowFacts(Contract):
-    """What was measured at one value, see :class:`pipeline.graph.accuracy.blame.blame.Row`; None stands for no
+    """The measurement of one value, see :class:`pipeline.graph.accuracy.blame.blame.Row`; None stands for no
     number.
     """
 

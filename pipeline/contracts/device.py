@@ -1,4 +1,4 @@
-"""What a device says of itself, and how long the contexts of a release took there."""
+"""The description that a device gives of itself, and the run times of a release's contexts on it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pipeline.frozen import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceLook(Contract):
-    """What a host is, as :func:`qnn_release.measure.look` says.
+    """The description of a host, as :func:`qnn_release.measure.look` says.
 
     `device` is "" if nothing there can run a context, and `why` is the reason. `sizes` has the bytes of the files in
     our folder there.

@@ -17,7 +17,8 @@ class Params(OverBuckets):
 
 @dataclass(frozen=True)
 class WordFigures(Contract):
-    """How what was made writes down `windows` of speech: of the original's `words`, `wrong` are others, more or less.
+    """Words of the built model on `windows` of speech: `wrong` of the original's `words` differ (replaced, added, left
+    out).
 
     `steps` compares the distributions of the next token, each after the original's tokens. `worst` is the name of the
     window with the most wrong words, `original` and `made` its texts by both; empty if no word is wrong.
@@ -39,6 +40,6 @@ class WordFigures(Contract):
 
 @dataclass(frozen=True)
 class Facts(Contract):
-    """What was compared; None if no sample was held out."""
+    """The comparison; None if no sample was held out."""
 
     figures: WordFigures | None

@@ -28,7 +28,7 @@ MOST_NAMED = 5
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured at one value; `value` and `inputs` are names in the float model.
+    """The measurement of one value; `value` and `inputs` are names in the float model.
 
     SQNR in dB, None for what is no number: `sqnr_db` with all errors up to here, `own_db` what the value's encoding
     loses of the exact value, `weights_db` what the node's quantized constants do to it (both None if there are none).
@@ -52,7 +52,7 @@ class Row:
 
     @property
     def local_db(self) -> float:
-        """What is lost here and not before: by the encoding and by the node's constants; infinite if nothing is."""
+        """The loss at this value alone, by its encoding and the node's constants; infinite if there is none."""
         if self.sqnr_db is None:
             return -math.inf
         noises = [10 ** (-db / 10) for db in (self.own_db, self.weights_db) if db is not None]

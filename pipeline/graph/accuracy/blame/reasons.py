@@ -23,12 +23,12 @@ WIDE = 4.0
 """An encoding is too wide if it covers so many times the range of nearly all elements (98 % of them)."""
 
 _SHARE = 0.5
-"""What makes this share of the error energy is its reason."""
+"""A cause of at least this share of the error energy is its reason."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What was measured at a value of a QDQ model.
+    """The measurement of one value of a QDQ model.
 
     SQNRs in dB, None for what is no number: `total_db` of the value, `own_db` of rounding the float value to its
     encoding, `weights_db` of the node with exact inputs and quantized constants (`has_weights` if it has any),
@@ -109,7 +109,7 @@ def few_bits(seen: Evidence) -> Reason | None:
 
 
 OWN: tuple[Rule, ...] = (degenerate, saturated, low_bit_softmax, mask_constant, outlier_range, few_bits)
-"""What may be wrong with an encoding; the first that applies is told."""
+"""Faults of an encoding; the first that applies is reported."""
 
 
 def explain(seen: Evidence) -> Reason:
@@ -155,13 +155,13 @@ PADDING: Mapping[str, str] = {
         "computes over padded positions as over data: mask them, or build exact lengths",
     ),
 }  # fmt: skip
-"""What operators do with padding, for the first value that differs because of it; `given` is the node's first input."""
+"""The effect of operators on padding, for the first value that differs; `given` is the node's first input."""
 
 COMPILE: Mapping[str, str] = dict.fromkeys(
     ("Div", "Mul", "Pow", "ReduceMean", "Reciprocal", "Sqrt", "Sub"),
     "HTP rounds each step of a formula to its encoding; a norm or activation spelt out is better as one operator",
 )
-"""What HTP does with operators, for the first value that it computes otherwise than the CPU."""
+"""The behaviour of HTP's operators, for the first value that differs from the CPU."""
 
 
 def _amplified(seen: Evidence) -> Reason:

@@ -1,4 +1,4 @@
-"""What QNN's emulator takes for one sample of a model, told from its graph: the same on every machine, at any load.
+"""The emulator's time for one sample, estimated from the graph: the same on every machine, at any load.
 
 Rates of each kind of operator are of onnxruntime-qnn 2.7, in CPU seconds of one core: fitted to 152 single operators
 and to 101 random nets in float16 and as w8a16 (`python -m tests.emulation_cost` holds 20 of them against the emulator).

@@ -44,5 +44,5 @@ def _given(index: GraphIndex, name: str) -> Sequence[str]:
 
 
 def rows_read(feeds: Sequence[Mapping[str, NDArray[Any]]], inputs: Sequence[str]) -> list[Rows]:
-    """What each sample reads by these inputs, those of them that are whole numbers."""
+    """The rows that each sample reads by these inputs, as far as they are whole numbers."""
     return [{name: np.unique(feed[name]) for name in inputs if feed[name].dtype.kind in "iu"} for feed in feeds]

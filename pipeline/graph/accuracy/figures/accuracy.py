@@ -16,7 +16,7 @@ from pipeline.errors import VerificationError
 from pipeline.ladder import EXACT_DB
 
 Outputs = Mapping[str, NDArray[Any]]
-"""What a model gives for one sample, by name."""
+"""The outputs of a model for one sample, by name."""
 
 
 @dataclass(frozen=True)

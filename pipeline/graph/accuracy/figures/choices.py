@@ -23,7 +23,7 @@ from pipeline.graph.ir.ops import VIEWS
 
 @dataclass(frozen=True)
 class ChosenFrom:
-    """What an output was chosen from: the `value`, and the axis; `places` of the k that come first, or the largest."""
+    """The source of a choice: the `value`, and the axis; `places` of the k that come first, or the largest."""
 
     value: str
     axis: int

@@ -1,4 +1,4 @@
-"""What an application reads off an output, and whether it reads the same off another: the likeliest, or how much.
+"""The decision that an application reads off an output, and whether another output gives the same one.
 
 SQNR is pooled over all that an output says, so one letter of a thousand that is read as another costs next to nothing,
 and a mask whose every edge moved keeps 20 dB. An application reads neither: of probabilities it takes the largest, and
@@ -110,7 +110,7 @@ _erfc = np.vectorize(math.erfc, otypes=[np.float64])
 CLEAR = 0.05
 """A probability that is so much above the runner-up does not hang on rounding."""
 _ALIVE = 0.1
-"""What is below this in both says no, whatever level an application asks for."""
+"""Below this in both outputs the answer is no, at any level that an application may ask for."""
 _SUM = 0.02
 """How far probabilities may add up to something else than 1: float16 over a thousand classes."""
 _LEAST_ODDS = 2.0**-10
@@ -149,7 +149,7 @@ class _Read:
 
 
 class Decisions:
-    """What is read off the samples of one subject that says how it is read."""
+    """The decisions of one subject over its samples."""
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
@@ -205,7 +205,7 @@ def choice_axis(arrays: Sequence[_Array]) -> int | None:
 
 
 def chosen_along(axis: int, truth: _Array, tested: _Array) -> _Array:
-    """What `tested` chooses along an axis, int: the place of the largest, or -1 where a number came to be none.
+    """The choices of `tested` along an axis, int: the place of the largest, or -1 where it is NaN.
 
     What is infinite in the truth already is a mask, and may be one here.
     """
@@ -224,7 +224,7 @@ def _is_of_scores(subject: Subject) -> bool:
 
 
 def _choices(name: str, subject: Subject, truth: _Array, tested: _Array) -> _Chosen:
-    """What both choose where the original is clear about it; what is no number any more chooses nothing, -1.
+    """The choices of both where the original is clear; NaN chooses nothing, -1.
 
     Margins of probabilities are those of their logarithms: near 1 no error shows in a probability itself.
     """

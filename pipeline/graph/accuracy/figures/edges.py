@@ -30,7 +30,7 @@ _SINGULAR = ("Div", "Log", "Pow", "Reciprocal", "Sign", "Sqrt")
 EDGE, ZERO, EXTREME = "edge", "zero", "extreme"
 _LEAST, _LARGEST = f"{EXTREME} least ", f"{EXTREME} largest "
 KINDS = (EDGE, ZERO, EXTREME)
-"""What a criterion is about; its name begins with it."""
+"""The subjects of criteria; the name of a criterion begins with one."""
 
 
 def criteria(observer: Observer, feeds: Arrays) -> dict[str, float]:

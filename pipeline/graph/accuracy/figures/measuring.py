@@ -17,7 +17,7 @@ from pipeline.graph.accuracy.figures.edges import margins
 from pipeline.graph.accuracy.figures.subjects import part_of
 
 Subjects = Mapping[str, Subject]
-"""What is judged, by its label."""
+"""The judged arrays, by label."""
 Spans = Mapping[str, tuple[float, float]]
 """The least and the largest value of the truth, by label."""
 
@@ -74,7 +74,7 @@ def spans_of(subjects: Subjects, truth: Sequence[Outputs]) -> dict[str, tuple[fl
 
 
 def _choices(subject: Subject, expected: NDArray[Any], actual: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """What is chosen along the axis."""
+    """The choices along the axis."""
     assert subject.axis is not None
     return np.argmax(expected, subject.axis), chosen_along(subject.axis, expected, actual)
 

@@ -1,4 +1,4 @@
-"""What outputs are made of: what a Sigmoid or Softmax bounds, and parts that a Concat puts side by side.
+"""The structure of outputs: bounds by a Sigmoid or Softmax, and parts that a Concat puts side by side.
 
 What lies between 0 and 1 whatever goes in has a known scale, so an absolute error says something of it even while it is
 near 0 all the time. What comes from different branches may be in different units, as boxes and scores are.
@@ -46,7 +46,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Makeup:
-    """What is known of an output: that all of it is `bounded`, or the `parts` along an axis.
+    """The known structure of an output: all of it is `bounded`, or it has `parts` along an axis.
 
     `shares`: its entries add up to 1 along some axis, so each may be small without being near nothing. `state`: it is
     handed to the next run. `classes`: it is the sums of a last layer of so many columns, as scores of classes are.
@@ -66,7 +66,7 @@ NOTHING_KNOWN = Makeup()
 
 
 def makeup_of_outputs(index: GraphIndex) -> dict[str, Makeup]:
-    """What is known of each output of a static model."""
+    """The known structure of each output of a static model."""
     found, states = {}, state_outputs(index)
     for name in index.outputs:
         kind = _kind(index, name, 0)

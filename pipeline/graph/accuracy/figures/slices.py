@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 
 Part = int | slice
-"""What is taken of one dim."""
+"""The selection of one dim."""
 
 PATTERN = r"[0-9:,.\-\s]{1,100}"
-"""What the text of a slice may hold; :func:`parse_slice` says whether it is one."""
+"""The characters that the text of a slice may hold; :func:`parse_slice` says whether it is one."""
 
 _INDEX = re.compile(r"-?\d{1,9}")
 _RANGE = re.compile(r"(-?\d{1,9})?\s*:\s*(-?\d{1,9})?(?:\s*:\s*([1-9]\d{0,8}))?")
@@ -41,7 +41,7 @@ def parse_slice(text: str) -> tuple[Part | None, ...]:
 
 
 def parts_of(text: str, shape: Sequence[int]) -> tuple[Part, ...]:
-    """What a slice takes of each dim of an array of this shape.
+    """The selection of each dim of an array of this shape.
 
     Raises:
         ValueError: it has more entries than the shape has dims, or takes nothing of one.

@@ -22,7 +22,7 @@ https://onnx.ai/onnx/operators/onnx__LSTM.html
 """
 
 _STATE = re.compile(r"state|cache|hidden|memory|past|prev|buffer|(^|[^a-z])(h|c|mem|hx|cx)\d*($|[^a-z])")
-"""What names of states have in them."""
+"""Parts of the names of states."""
 
 
 def state_outputs(index: GraphIndex) -> frozenset[str]:

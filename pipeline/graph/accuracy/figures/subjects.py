@@ -1,4 +1,4 @@
-"""What the ladder judges by itself: an output or a slice of one, by its values or by what they decide.
+"""The subjects of the ladder: an output or a slice of one, judged by its values or by its decisions.
 
 One figure over numbers of different units says nothing of the small ones: next to boxes in pixels, scores could be
 noise. So what a Concat puts side by side is judged apart where magnitudes differ by more than 100, or where some of it
@@ -42,7 +42,7 @@ def choose(
     choices: Mapping[str, ChosenFrom] | None = None,
     chosen_from: Sequence[Outputs] = (),
 ) -> dict[str, Subject]:
-    """What to judge, by label: what is `declared`, and of the rest each output, in parts if its units differ.
+    """The subjects by label: those that are `declared`, and each other output, in parts if its units differ.
 
     `truth` has the original's outputs for each sample, `chosen_from` the values that `choices` names; `where` says what
     a mistake in `declared` is in.
@@ -82,7 +82,7 @@ def part_of(subject: Subject, outputs: Outputs) -> NDArray[Any]:
 
 
 def quiet_subjects(subjects: Mapping[str, Subject]) -> dict[str, Subject]:
-    """What is judged on quieter samples: values alone, as nothing is read off silence, nor handed on from it."""
+    """The subjects on quieter samples: values alone, as silence has neither decisions nor states."""
     return {
         label: replace(subject, reads=None, state=False)
         for label, subject in subjects.items()

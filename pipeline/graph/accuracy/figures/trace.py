@@ -99,7 +99,7 @@ class View:
     hollow: bool = False
 
     def name(self, value: str) -> str:
-        """What this model calls a value."""
+        """The name of a value in this model."""
         return self.names.get(value, value)
 
     def has(self, value: str) -> bool:
