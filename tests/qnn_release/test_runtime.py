@@ -359,3 +359,12 @@ def test_the_benchmark_runs() -> None:
         [sys.executable, "-m", "tests.bench.runtime", "20"], cwd=ROOT, capture_output=True, check=True
     )
     assert len([line for line in done.stdout.decode().splitlines() if line.startswith("3 inputs")]) == 6
+
+
+def test_the_name_before_1_0_has_the_same_modules() -> None:
+    code = (
+        "from pipeline.runtime import Release as old; from pipeline.runtime.errors import ReleaseError as error;"
+        "from pipeline import qnn_release as new; assert old is new.Release and error is new.ReleaseError;"
+        "import sys; assert 'onnxruntime' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
