@@ -29,6 +29,14 @@ from pipeline.store.manifests import read_manifest
 CPU, EMULATOR = "the QDQ model on this machine's CPU", "QNN's emulator of the NPU, on this machine's CPU"
 
 
+def built_output(model: str, workspace: Workspace, step: Step) -> Manifest:
+    """The output of a step of a model. Raises ConfigError: it is not built."""
+    manifest = read_manifest(workspace.current(step))
+    if manifest is None:
+        raise ConfigError(f"{model} is not built yet", where=step.id, remedy=f"run 'doit build:{model}'")
+    return manifest
+
+
 class ChatModel:
     """What steps of a language model left, in a folder: its graphs by bucket, its tokenizer, and facts."""
 
@@ -44,14 +52,7 @@ class ChatModel:
         component = next(iter(config.components))
 
         def output(name: str) -> Manifest:
-            manifest = read_manifest(workspace.current(by_id[name]))
-            if manifest is None:
-                raise ConfigError(
-                    f"nothing of {config.name} is built that could answer",
-                    where=name,
-                    remedy=f"run 'doit build:{config.name}'",
-                )
-            return manifest
+            return built_output(config.name, workspace, by_id[name])
 
         ingested = output(f"ingest:{config.name}/{component}")
         language = ingested.read(ingest.Facts.from_json).language

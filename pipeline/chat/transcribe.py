@@ -10,7 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from pipeline.chat.built_speaker import CPU, EMULATOR
+from pipeline.chat.built_speaker import CPU, EMULATOR, built_output
 from pipeline.config.load import ModelConfig
 from pipeline.config.speech import DECODER, ENCODER
 from pipeline.contracts import context
@@ -27,7 +27,6 @@ from pipeline.qnn.child import compile_apart, run_apart
 from pipeline.qnn_release.errors import ReleaseError
 from pipeline.qnn_release.sound_features import RATE
 from pipeline.qnn_release.transcription import Arrays, Run, Transcriber
-from pipeline.store.manifests import read_manifest
 
 
 def transcribe(
@@ -86,14 +85,7 @@ def _built(
     by_id = {step.id: step for step in steps}
 
     def output(name: str) -> Manifest:
-        manifest = read_manifest(workspace.current(by_id[name]))
-        if manifest is None:
-            raise ConfigError(
-                f"nothing of {config.name} is built that could listen",
-                where=name,
-                remedy=f"run 'doit build:{config.name}'",
-            )
-        return manifest
+        return built_output(config.name, workspace, by_id[name])
 
     workspace.store.place(output(f"fetch:{config.name}"), folder / "source")
     (bucket,) = config.buckets

@@ -242,7 +242,7 @@ class SpeechReader:
     language: Annotated[str, Pattern(r"[a-z]{0,3}", "a language, such as 'en'")] = ""
     """The language of all sounds, for models of several. When left out, the model hears which it is."""
     task: Literal["transcribe", "translate"] = "transcribe"
-    """What models of several languages are asked to do."""
+    """The task of models of several languages."""
     steps: Annotated[int, Between(1, 448)] = 4
     """How many of a window's tokens give a sample of the decoder, evenly spread. Each has the keys and values of the
     window's sound with it: 18 MB with Whisper tiny, 37 with base."""

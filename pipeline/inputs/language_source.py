@@ -10,7 +10,6 @@ from onnx import ModelProto
 
 from pipeline.contracts.ingest import Facts
 from pipeline.contracts.language import LanguageFacts
-from pipeline.errors import SourceError
 from pipeline.graph.files.blob_writer import BlobWriter
 from pipeline.graph.files.model_file import CONVERTED, MODEL, WEIGHTS, signature
 from pipeline.graph.language.architectures import BUILDERS
@@ -47,16 +46,9 @@ def ingest_language(request: StageRequest, name: str, read: Callable[[Path], Lan
     a table.
 
     Raises:
-        SourceError: the source has no such file.
         ModelError: the file is damaged, or its model is not supported.
     """
     given = request.inputs["fetch"]
-    if name not in given.files:
-        raise SourceError(
-            f"the source has no file {name!r}",
-            why=f"it has {', '.join(sorted(given.files)) or 'none'}",
-            remedy="correct 'file' of this component in the config",
-        )
     source = read(given.folder / name)
     hyper = source.hyper
     kept: dict[Path, str] = {}

@@ -53,12 +53,6 @@ def run(request: StageRequest) -> StageResult:
         ModelError: the model is damaged, unsafe, quantized already, or not one that can be built.
     """
     params = Params.from_json(request.params)
-    if params.file.lower().endswith(".gguf"):
-        return ingest_language(request, params.file, gguf_source)
-    if params.speech is not None:
-        return ingest_whisper(request, params.file, params.speech)
-    if is_safetensors(params.file):
-        return ingest_language(request, params.file, safetensors_source)
     file = params.file
     source = request.inputs["fetch"].folder / file
     if file not in request.inputs["fetch"].files:
@@ -67,6 +61,12 @@ def run(request: StageRequest) -> StageResult:
             why=f"it has {', '.join(sorted(request.inputs['fetch'].files)) or 'none'}",
             remedy="correct 'file' of this component in the config",
         )
+    if file.lower().endswith(".gguf"):
+        return ingest_language(request, file, gguf_source)
+    if params.speech is not None:
+        return ingest_whisper(request, file, params.speech)
+    if is_safetensors(file):
+        return ingest_language(request, file, safetensors_source)
     model = parse_lean(source)
     check_functions(model)
     model = inline_functions(model)

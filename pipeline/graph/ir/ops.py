@@ -9,25 +9,25 @@ KEEPING = (*VIEWS, "Cast", "Expand", "Transpose")
 """Those whose result has every element of their input, in another type or order at most."""
 
 MOVES_FIRST = (*VIEWS, "Expand", "Gather", "GatherElements", "GatherND", "Slice", "Split", "Tile", "Transpose")
-"""Those that give elements of their first input as they are: what all of them are, those of the result are."""
+"""Operators that move elements of their first input: a property of all input elements holds for the result."""
 
 MOVES = (*MOVES_FIRST, "Concat")
-"""Those that give elements of their inputs as they are: in the same encoding, nothing is lost by it."""
+"""Operators that move elements of their inputs, without loss in one encoding."""
 
 LOOKUPS = ("Gather", "GatherElements", "GatherND")
-"""Those that take elements by computed places."""
+"""Operators that take elements by computed places."""
 
 ORDERINGS = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual")
-"""Those that compare which of two numbers is larger."""
+"""Comparisons of the order of two numbers."""
 
 COMPARISONS = ("Equal", *ORDERINGS)
-"""Those that compare two numbers."""
+"""Comparisons of two numbers."""
 
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
-"""Those that add up products with weights."""
+"""Sums of products with weights."""
 
 ROUNDINGS = ("Ceil", "Floor", "Round")
-"""Those that make whole numbers of floats."""
+"""Operators that round floats to integers."""
 
 SOFTMAXES = ("Softmax", "LogSoftmax")
-"""Those that normalize exponentials."""
+"""Normalizations of exponentials."""

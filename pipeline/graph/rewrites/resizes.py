@@ -197,7 +197,7 @@ def _weights(resize: Resize, along: AlongAxis, version: int) -> tuple[Floats, Fl
 
 
 def resized(resize: Resize, along: AlongAxis, rows: Floats32, version: int) -> Floats32:
-    """What onnxruntime makes along an axis of rows [count, size]: [count, result].
+    """Rows [count, size] resized along an axis as onnxruntime does: [count, result].
 
     By the scale, unless the size of the result was rounded up. Another axis is doubled, since onnxruntime copies what
     keeps its shape, whatever the scale.

@@ -121,7 +121,7 @@ def _is_larger(index: GraphIndex, follows: Follows, name: str, mask: str, axis: 
 
 
 def _origin(index: GraphIndex, name: str, flipped: bool) -> Mask | None:
-    """What a mask was made from by moving, converting and negating it: an input, or the result of a comparison."""
+    """The source of a mask that was moved, converted or negated: an input, or the result of a comparison."""
     while True:
         maker = index.makers.get(name)
         if maker is None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from onnx import ModelProto
 
 from pipeline.contracts.ingest import Facts, SpeechPart
-from pipeline.errors import ModelError, SourceError
+from pipeline.errors import ModelError
 from pipeline.graph.files.blob_writer import BlobWriter
 from pipeline.graph.files.model_file import CONVERTED, MODEL, WEIGHTS, signature
 from pipeline.graph.language.builder import OPSET, GraphBuilder
@@ -112,16 +112,9 @@ def ingest_whisper(request: StageRequest, name: str, speech: SpeechPart) -> Stag
     """Write ``model.onnx`` of a part, and ``converted.bin``; other weights stay in the file of the source.
 
     Raises:
-        SourceError: the source has no such file.
         ModelError: the file is damaged, or its model is not supported.
     """
     given = request.inputs["fetch"]
-    if name not in given.files:
-        raise SourceError(
-            f"the source has no file {name!r}",
-            why=f"it has {', '.join(sorted(given.files)) or 'none'}",
-            remedy="correct 'file' of this component in the config",
-        )
     path = given.folder / name
     config = ModelConfigJson(read_object(path.parent / CONFIG, LARGEST_CONFIG), CONFIG)
     if config.text("model_type") != "whisper":
