@@ -32,10 +32,10 @@ from pipeline.plan.steps import ON_DEMAND, Step
 from pipeline.plan.workspace import Workspace
 from pipeline.project_commands import ENGINE, ProjectCommand, choose, commands, engine
 from pipeline.propose.bucket_planning import LENGTHS, BucketPlanning
-from pipeline.release.artifacts import artifacts
-from pipeline.release.artifacts.publishing import Publishing, shares_binaries
 from pipeline.release.commands import check_signing_key, nothing_to_package, remove_archives
 from pipeline.release.commands import needed as needed_to_package
+from pipeline.release.published import artifacts
+from pipeline.release.published.publishing import Publishing, shares_binaries
 from pipeline.report import run_record
 from pipeline.report.account import Account
 from pipeline.report.output_stream import end_with_reader

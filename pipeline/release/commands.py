@@ -30,7 +30,7 @@ def needed(config: ModelConfig, steps: Sequence[Step]) -> tuple[list[str], list[
         return [], []
     if not config.release.unverified:
         return [f"build:{config.name}"], []
-    from pipeline.release.artifacts.skipped import is_gated
+    from pipeline.release.published.skipped import is_gated
 
     late: dict[str, Step] = {}
     for step in steps:

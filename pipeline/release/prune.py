@@ -19,7 +19,7 @@ from pipeline.errors import ConfigError, PipelineError, StoreError
 from pipeline.qnn import catalog
 from pipeline.qnn.format.context_model import is_plain
 from pipeline.qnn.format.flexible import prune
-from pipeline.release.artifacts.artifact_folders import MANIFEST, SCHEMA_VERSION
+from pipeline.release.published.artifact_folders import MANIFEST, SCHEMA_VERSION
 from pipeline.store.digests import sha256_file
 from pipeline.store.durable import disk_errors, write_atomically
 

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from pipeline.plan.workspace import Workspace
-from pipeline.release.artifacts.artifact_folders import MANIFEST, Folder
-from pipeline.release.artifacts.artifacts import claimed
+from pipeline.release.published.artifact_folders import MANIFEST, Folder
+from pipeline.release.published.artifacts import claimed
 from pipeline.store.digests import sha256_file
 from pipeline.store.durable import folders_in, is_temporary, listed
 from pipeline.store.finding import LEFT, NOT_BUILT, PUT_BACK, FsckFinding, unread

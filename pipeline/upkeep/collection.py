@@ -23,8 +23,8 @@ from pipeline.model import Json, Manifest
 from pipeline.plan.resolve import resolve
 from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
-from pipeline.release.artifacts.artifact_folders import MANIFEST
-from pipeline.release.artifacts.artifacts import claims
+from pipeline.release.published.artifact_folders import MANIFEST
+from pipeline.release.published.artifacts import claims
 from pipeline.store.durable import UNRELATED, disk_errors, files_below, folders_in, listed, remove
 from pipeline.store.manifests import read_manifest
 from pipeline.store.store import Store

@@ -118,9 +118,9 @@ def fsck(
 
     `steps` are all steps of all configs; `models` has each config with the steps of its build.
     """
-    from pipeline.release.artifacts.artifact_folders import Folder, folders
-    from pipeline.release.artifacts.artifacts import of_no_config
     from pipeline.release.commands import check_archives
+    from pipeline.release.published.artifact_folders import Folder, folders
+    from pipeline.release.published.artifacts import of_no_config
     from pipeline.upkeep.artifact_check import check_artifacts
     from pipeline.upkeep.fsck import StoreCheck
 

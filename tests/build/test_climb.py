@@ -221,7 +221,7 @@ def test_what_qnn_refuses_in_integers_is_kept_in_float(tmp_path: Path) -> None:
     )
     weight = np.random.default_rng(0).standard_normal((8, 8, 1)).astype(np.float32)
     project = project_of(tmp_path, graph(text, {"w": weight, "rows": np.array([8, -1])}), CONFIG)
-    project.edit("pipeline/graph/rewrites/__init__.py", "    multiply_apart,  # behind", "    #")
+    project.edit("pipeline/graph/rewrites/__init__.py", "        multiply_apart,\n", "")
     run = project.doit("build")
     assert "would run on the CPU, 0 may" in run.text
     tried = [each["label"] for each in shipped(project)["quantization"]["climb"]]

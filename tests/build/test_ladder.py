@@ -205,11 +205,9 @@ def test_a_rewrite_that_changes_the_model(good: Project) -> None:
         '        if node.op_type == "Relu":\n            node.op_type = "Sigmoid"\n'
         "            return 1\n    return 0\n",
     )
-    path = good.root / "pipeline/graph/rewrites/__init__.py"
-    text = path.read_text("utf-8").replace("= (", "= (broken, ", 1)
-    path.write_text(
-        text.replace("from pathlib", "from pipeline.graph.rewrites import broken\nfrom pathlib", 1), "utf-8"
-    )
+    rewrites = "pipeline/graph/rewrites/__init__.py"
+    good.edit(rewrites, "REWRITES = in_order(PHASES)", "REWRITES = (broken, *in_order(PHASES))")
+    good.edit(rewrites, "from pathlib", "from pipeline.graph.rewrites import broken\nfrom pathlib")
     stopped(good, "verify:net/net/16", "the rewrite rung misses its threshold: output 'y'", "the manifest lists")
 
 

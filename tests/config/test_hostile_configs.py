@@ -17,7 +17,7 @@ from pipeline.config import buckets
 from pipeline.errors import ConfigError, PipelineError
 from pipeline.inputs.pins import read_pins
 from pipeline.release import prune
-from pipeline.release.artifacts.artifact_folders import SCHEMA_VERSION
+from pipeline.release.published.artifact_folders import SCHEMA_VERSION
 from tests.support.configs import load_all
 from tests.support.hostile_sources import make_pipe
 from tests.support.project import ROOT

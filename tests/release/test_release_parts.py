@@ -23,7 +23,7 @@ from pipeline.release.archives.index import Dim
 from pipeline.release.archives.input_domains import with_domains
 from pipeline.release.archives.notices import notices
 from pipeline.release.archives.sbom import sbom
-from pipeline.release.artifacts import skipped
+from pipeline.release.published import skipped
 from tests.support.releases import index_of, payload
 
 ONE = [{"sequence": 32}]

@@ -22,8 +22,8 @@ from pipeline.plan.workspace import Workspace
 from pipeline.release.archives import index, notices, on_disk, provenance
 from pipeline.release.archives.archive import Member
 from pipeline.release.archives.index import Part
-from pipeline.release.artifacts import skipped
-from pipeline.release.artifacts.artifact_folders import QDQ, SOCS, Folder, folders
+from pipeline.release.published import skipped
+from pipeline.release.published.artifact_folders import QDQ, SOCS, Folder, folders
 from pipeline.report.page import PAGE
 from pipeline.stage_table import STAGES
 from pipeline.store.digests import sha256_file

@@ -11,9 +11,9 @@ from pipeline.config.load import ModelConfig
 from pipeline.errors import PipelineError
 from pipeline.plan.steps import Step
 from pipeline.plan.workspace import Workspace
-from pipeline.release.artifacts import artifacts
-from pipeline.release.artifacts.artifact_folders import folders
 from pipeline.release.commands import package_model
+from pipeline.release.published import artifacts
+from pipeline.release.published.artifact_folders import folders
 
 
 def shares_binaries(config: ModelConfig) -> bool:

@@ -13,8 +13,8 @@ from typing import Any
 from pipeline.model import FileEntry
 from pipeline.plan.workspace import Workspace
 from pipeline.qnn import catalog
-from pipeline.release.artifacts.artifact_folders import MANIFEST, QDQ, SOCS, Folder
 from pipeline.release.archives.engine_files import MEMBER
+from pipeline.release.published.artifact_folders import MANIFEST, QDQ, SOCS, Folder
 from pipeline.report.page import PAGE
 from pipeline.store import locks
 from pipeline.store.digests import StatMemo
